@@ -1,0 +1,58 @@
+"""The model as the loop sees it: a body that gives hidden states, and a head."""
+
+from typing import Any
+
+import torch
+
+from .attention import attention_mask, check_backend
+from .caches import DiffusionCache
+
+
+class Backbone:
+    """Splits a language model into body and head, so that logits are computed for the rows that need them only.
+
+    Args:
+        model: a transformers model with a decoder (or base model) and output embeddings.
+
+    Raises:
+        ValueError: if the model has no such parts, or an attention backend that takes no 4-D mask.
+    """
+
+    def __init__(self, model: Any):
+        self.body, self.head = model.get_decoder(), model.get_output_embeddings()
+        if self.head is None or self.body is model:
+            raise ValueError(f"{type(model).__name__} has no output embeddings on top of a base model to decode with.")
+        self.implementation = model.config._attn_implementation
+        self.dtype = model.dtype
+        check_backend(self.implementation)
+
+    def hidden_states(
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        visible: torch.Tensor,
+        cache: DiffusionCache | None,
+    ) -> torch.Tensor:
+        """Runs the body.
+
+        Args:
+            input_ids, position_ids: `(n, W)`.
+            visible: `(n, S)` bool, real and visible keys.
+            cache: aimed at the window, or None.
+
+        Returns:
+            `(n, W, d)`.
+        """
+        output = self.body(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            attention_mask=attention_mask(visible, implementation=self.implementation, dtype=self.dtype),
+            cache=cache,
+            use_cache=cache is not None,
+            return_dict=True,
+        )
+        return output.last_hidden_state
+
+    def scores(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Runs the head: `(n, k, d)` to `(n, k, V)`."""
+        return self.head(hidden)

@@ -1,0 +1,102 @@
+"""What a cache policy is."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from ..canvas import Canvas
+from ..registry import Registry, is_int, require
+from ..rows import Rows
+from ..schedules import Blocks
+
+if TYPE_CHECKING:
+    from ..config import DiffusionGenerationConfig
+    from ..families import Family
+
+
+@dataclasses.dataclass
+class Plan(Rows):
+    """The window of one step: row b recomputes the columns `[lo[b], hi[b])`.
+
+    Attributes:
+        lo, hi (`LongTensor (B,)`): the window.
+        refresh (`BoolTensor (B,)`): rows whose window is the whole visible canvas.
+    """
+
+    lo: torch.Tensor
+    hi: torch.Tensor
+    refresh: torch.Tensor
+
+
+@dataclasses.dataclass
+class CacheState(Rows):
+    """What a policy may know about the past of a row; moved by the step, only where the row ran.
+
+    Attributes:
+        block (`LongTensor (B,)`): start column of the block of the last refresh, -1 before the first one.
+        age (`LongTensor (B,)`): steps since the last refresh.
+    """
+
+    block: torch.Tensor
+    age: torch.Tensor
+
+    @classmethod
+    def begin(cls, canvas: Canvas) -> "CacheState":
+        """The state before the first step."""
+        return cls(block=torch.full_like(canvas.start, -1), age=torch.zeros_like(canvas.start))
+
+    def advance(self, plan: Plan, blocks: Blocks) -> None:
+        """Records a step."""
+        refreshed = plan.refresh & blocks.ran
+        self.block = torch.where(refreshed, blocks.start, self.block)
+        self.age = torch.where(refreshed, 1, self.age + blocks.ran)
+
+
+class CachePolicy(ABC):
+    """Chooses the window of every step. Holds no tensors."""
+
+    name: ClassVar[str]
+    uses_cache: ClassVar[bool] = True
+
+    def validate(self, family: "Family", config: "DiffusionGenerationConfig") -> None:
+        """Raises ValueError where this policy cannot serve `family` or `config`."""
+
+    @abstractmethod
+    def plan(self, canvas: Canvas, blocks: Blocks, state: CacheState) -> Plan:
+        """Returns the window of the next step. A pure function."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RefreshingPolicy(CachePolicy):
+    """A policy that keeps approximate keys and values of a bidirectional model, and refreshes them now and then.
+
+    Args:
+        refresh_interval (`int`, *optional*): recompute the whole visible canvas every so many steps of a row. Unset, it
+            is recomputed once, when a row enters a block. 1 equals no cache.
+    """
+
+    refresh_interval: int | None = None
+
+    def __post_init__(self):
+        value = self.refresh_interval
+        require(value is None or (is_int(value) and value > 0), "refresh_interval", value, "None or an int > 0")
+
+    @abstractmethod
+    def window(self, canvas: Canvas, blocks: Blocks) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns `(lo, hi)`, each `(B,)`: the window of a step that is no refresh."""
+
+    def plan(self, canvas: Canvas, blocks: Blocks, state: CacheState) -> Plan:
+        lo, hi = self.window(canvas, blocks)
+        refresh = state.block != blocks.start
+        if self.refresh_interval is not None:
+            refresh = refresh | (state.age >= self.refresh_interval)
+        return Plan(
+            lo=torch.where(refresh, canvas.start, lo),
+            hi=torch.where(refresh, blocks.visible_end, hi),
+            refresh=refresh,
+        )
+
+
+POLICIES: Registry[CachePolicy] = Registry("cache_policy", "policy_config", __package__, CachePolicy)

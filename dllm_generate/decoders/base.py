@@ -1,0 +1,126 @@
+"""What a decoder is."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from ..registry import Registry, require
+from ..rows import Rows
+from ..sampling import Noise, Sampler
+from ..schedules import Blocks
+
+if TYPE_CHECKING:
+    from ..config import DiffusionGenerationConfig
+    from ..families import Family
+
+
+@dataclasses.dataclass
+class DecoderState(Rows):
+    """State of one run of generate. Decoders with more to remember subclass it.
+
+    Attributes:
+        block (`LongTensor (R,)`): number of the block that the row works on, -1 before its first step.
+        step (`LongTensor (R,)`): steps that the row has run in this block before the present one.
+        block_count (`LongTensor (R,)`): number of blocks of the row.
+        sampler: turns scores into tokens and confidences.
+        noise: random numbers of this step; None if neither sampling nor the decoder needs any.
+    """
+
+    block: torch.Tensor
+    step: torch.Tensor
+    block_count: torch.Tensor
+    sampler: Sampler
+    noise: Noise | None = None
+
+    def predict(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns tokens `(R, k)` and confidences `(R, k)` for scores `(R, k, V)`."""
+        return self.sampler(scores, self.noise)
+
+
+@dataclasses.dataclass
+class DecoderOutput:
+    """What a decoder decides in one step; all of shape `(R, k)`.
+
+    Attributes:
+        tokens (`LongTensor`): predicted token of every position.
+        confidence (`FloatTensor`): float32 confidence of that token.
+        commit (`BoolTensor`): positions to fix now. Only open positions of rows that ran count.
+    """
+
+    tokens: torch.Tensor
+    confidence: torch.Tensor
+    commit: torch.Tensor
+
+
+class Decoder(ABC):
+    """Chooses the predictions that are committed in a step.
+
+    A decoder is a frozen dataclass of hyper-parameters and serves many threads: what changes lives in its state. It
+    states its rule only; the step commits the best position where a schedule demands progress and nothing was chosen.
+    """
+
+    name: ClassVar[str]
+    needs_noise: bool = False
+
+    def validate(self, family: "Family", config: "DiffusionGenerationConfig") -> None:
+        """Raises ValueError where this decoder cannot serve `family` or `config`."""
+
+    def start(self, blocks: Blocks, sampler: Sampler) -> DecoderState:
+        """Makes the state of a run; `blocks` are those of the first step."""
+        rows = blocks.index.flatten()
+        count = blocks.count[:, None].expand_as(blocks.index).reshape(-1)
+        return DecoderState(torch.full_like(rows, -1), torch.zeros_like(rows), count, sampler)
+
+    def begin(self, state: DecoderState, block: torch.Tensor, ran: torch.Tensor) -> None:
+        """Notes which block each row that runs works on, and resets the rows that enter a new one."""
+        entered = ran & (state.block != block)
+        state.block = torch.where(entered, block, state.block)
+        state.step = torch.where(entered, 0, state.step)
+        self.reset(state, entered)
+
+    def reset(self, state: DecoderState, rows: torch.Tensor) -> None:
+        """Clears what belongs to a block, for the `rows` (bool, `(R,)`) that enter a new one."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        input_ids: torch.Tensor,
+        scores: torch.Tensor,
+        *,
+        open_mask: torch.Tensor,
+        ran: torch.Tensor,
+        state: DecoderState,
+        threshold: torch.Tensor | None = None,
+    ) -> DecoderOutput:
+        """Applies the rule to one step.
+
+        Args:
+            input_ids: `(R, k)` present tokens of the blocks.
+            scores: `(R, k, V)` logits after bans and processors.
+            open_mask: `(R, k)` positions that may be committed.
+            ran: `(R,)` rows that take part; the state of all others must not move.
+            state: what [`start`] returned.
+            threshold: `(R,)` replaces the decoder's threshold in this step, where it has one.
+        """
+
+
+DECODERS: Registry[Decoder] = Registry("decoder", "decoder_config", __package__, Decoder)
+
+
+def ranks(score: torch.Tensor, open_mask: torch.Tensor) -> torch.Tensor:
+    """Rank of every open position by falling score, 0 first, left-most first on ties; closed ones come last.
+
+    Args:
+        score: `(R, k)`.
+        open_mask: `(R, k)`.
+    """
+    order = score.masked_fill(~open_mask, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
+    places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, places)
+
+
+def require_threshold(value: float) -> None:
+    """Raises ValueError unless `value` is a probability above 0."""
+    require(isinstance(value, (int, float)) and 0 < value <= 1, "threshold", value, "a number in (0, 1]")

@@ -1,0 +1,39 @@
+"""Commit what is confident."""
+
+import dataclasses
+
+import torch
+
+from ..registry import is_number, require
+from .base import DECODERS, Decoder, DecoderOutput, require_threshold
+
+
+@DECODERS.register("threshold")
+@dataclasses.dataclass(frozen=True)
+class ThresholdDecoder(Decoder):
+    """Commits every position whose confidence reaches a threshold (Fast-dLLM, arXiv 2505.22618).
+
+    Args:
+        threshold (`float`, defaults to 0.9): in (0, 1].
+        strict (`bool`, defaults to `False`): ask for more than the threshold instead of at least the threshold.
+        near_tie (`float`, defaults to 0): where no position reaches the threshold, commit all within this distance of
+            the best one instead of that one alone (dInfer uses 1e-5, arXiv 2510.08666).
+    """
+
+    threshold: float = 0.9
+    strict: bool = False
+    near_tie: float = 0.0
+
+    def __post_init__(self):
+        require_threshold(self.threshold)
+        require(isinstance(self.strict, bool), "strict", self.strict, "a bool")
+        require(is_number(self.near_tie) and self.near_tie >= 0, "near_tie", self.near_tie, "a number >= 0")
+
+    def __call__(self, input_ids, scores, *, open_mask, ran, state, threshold=None):
+        tokens, confidence = state.predict(scores)
+        bar = self.threshold if threshold is None else threshold[:, None]
+        if self.near_tie:
+            best = confidence.masked_fill(~open_mask, float("-inf")).amax(-1, keepdim=True)
+            bar = torch.minimum(best - self.near_tie, torch.as_tensor(bar, device=best.device))
+        reached = confidence > bar if self.strict else confidence >= bar
+        return DecoderOutput(tokens, confidence, reached & open_mask)

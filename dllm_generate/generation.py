@@ -1,0 +1,207 @@
+"""From a prepared call to its output."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from transformers import LogitsProcessorList, StoppingCriteriaList
+
+from .backbone import Backbone
+from .caches import POLICIES, DiffusionCache
+from .caches.base import CacheState
+from .canvas import Canvas
+from .config import DiffusionGenerationConfig
+from .constraints import WARPERS, Constraints
+from .decoders import DECODERS
+from .denoise import Run, denoise
+from .families import Family
+from .guidance import Guidance
+from .output import DiffusionGenerateOutput, assemble
+from .sampling import Sampler
+from .schedules import SCHEDULES
+from .stopping import Stopper
+from .streamers import Emitter, StopStrings, check_streamer
+
+
+@dataclasses.dataclass
+class GuidanceRequest:
+    """Guidance as the user gave it."""
+
+    scale: float
+    negative_ids: torch.Tensor | None = None
+    negative_mask: torch.Tensor | None = None
+
+
+@dataclasses.dataclass
+class Request:
+    """A call of generate after transformers' preparation.
+
+    Attributes:
+        input_ids: `(B, P)`, already repeated for `num_return_sequences`.
+        attention_mask: `(B, P)` or None.
+        processors, criteria: transformers' prepared lists.
+    """
+
+    model: Any
+    family: Family
+    config: DiffusionGenerationConfig
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor | None
+    processors: LogitsProcessorList
+    criteria: StoppingCriteriaList
+    guidance: GuidanceRequest | None = None
+    streamer: Any = None
+    tokenizer: Any = None
+
+    @property
+    def new_tokens(self) -> int:
+        """Columns to append."""
+        return 0 if self.config.infill else self.config.max_length - self.input_ids.shape[1]
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        ids = self.config.eos_token_id
+        return () if ids is None else tuple(ids) if isinstance(ids, (list, tuple)) else (ids,)
+
+    @property
+    def pad_token_id(self) -> int:
+        """Fills what belongs to no text."""
+        first_eos = self.eos_token_ids[0] if self.eos_token_ids else 0
+        return first_eos if self.config.pad_token_id is None else self.config.pad_token_id
+
+
+def run_request(request: Request) -> torch.Tensor | DiffusionGenerateOutput:
+    """Denoises, and returns ids `(B, P + G)` or a [`DiffusionGenerateOutput`], as the config asks."""
+    config = request.config
+    run = build_run(request)
+    stopper = Stopper.build(request.criteria)
+    observers: list[Any] = [stopper] if stopper.is_needed else []
+    if request.streamer is not None:
+        observers.append(Emitter(request.streamer, stopper.endings, _stop_strings(request)))
+    canvas, num_forwards = denoise(run, observers)
+    output = assemble(
+        canvas,
+        num_forwards,
+        stopper.endings,
+        prompt_length=0 if config.infill else request.input_ids.shape[1],
+        pad_token_id=request.pad_token_id,
+    )
+    if config.output_scores:
+        output.scores = output.confidence
+    return output if config.return_dict_in_generate else output.sequences
+
+
+def build_run(request: Request) -> Run:
+    """Makes the state of a run, and refuses what cannot work. No forward yet."""
+    config, family = request.config, request.family
+    config.max_new_tokens = request.new_tokens or None
+    schedule, policy, decoder = (config.build(kind) for kind in (SCHEDULES, POLICIES, DECODERS))
+    if config.use_cache is False:
+        policy = POLICIES.build("none")
+    config.block_length = getattr(schedule, "block_length", config.block_length)
+    for part in (schedule, policy, decoder):
+        part.validate(family, config)
+    check_streamer(request.streamer, request.input_ids.shape[0])
+    if request.streamer is not None and config.infill:
+        raise ValueError(
+            "`streamer` is given, but must be None with `infill`: its text does not grow from left to right."
+        )
+
+    canvas, guidance = _canvases(request)
+    _check_length(request, canvas)
+    halves = 1 if guidance is None else 2
+    static = config.cache_implementation == "static"
+    sampler = _sampler(request)
+    return Run(
+        backbone=Backbone(request.model),
+        schedule=schedule,
+        policy=policy,
+        decoder=decoder,
+        canvas=canvas,
+        state=decoder.start(schedule.active(canvas), sampler),
+        cache_state=CacheState.begin(canvas),
+        constraints=Constraints.build(
+            request.processors,
+            canvas,
+            mask_token_id=family.mask_token_id,  # type: ignore[arg-type]
+            pad_token_id=config.pad_token_id if config.infill else None,
+        ),
+        steps=torch.zeros_like(canvas.row),
+        invalid=torch.zeros_like(canvas.finished),
+        logits_shift=family.logits_shift,
+        cache=DiffusionCache(halves * canvas.row.numel(), canvas.width, static) if policy.uses_cache else None,
+        guidance=guidance,
+        seed=_seed() if sampler.warpers or decoder.needs_noise else None,
+    )
+
+
+def _canvases(request: Request) -> tuple[Canvas, Guidance | None]:
+    """The canvas, and the guidance with an unconditional prompt laid out in the same columns."""
+    ids, mask, asked = request.input_ids, request.attention_mask, request.guidance
+    mask = torch.ones_like(ids) if mask is None else mask
+    if asked is None:
+        return _canvas(request, ids, mask), None
+    mask_id: int = request.family.mask_token_id  # type: ignore[assignment]
+    if asked.negative_ids is None:
+        canvas = _canvas(request, ids, mask)
+        return canvas, Guidance.build(asked.scale, canvas, mask_id, None)
+    if request.config.infill:
+        raise ValueError(
+            "`negative_prompt_ids` is given, but must be None with `infill`: the text around is the prompt."
+        )
+    negative = asked.negative_ids
+    negative_mask = torch.ones_like(negative) if asked.negative_mask is None else asked.negative_mask
+    if ids.shape[0] % negative.shape[0]:
+        raise ValueError(f"`negative_prompt_ids` has {negative.shape[0]} rows for a batch of {ids.shape[0]}.")
+    repeats = ids.shape[0] // negative.shape[0]
+    negative, negative_mask = (x.repeat_interleave(repeats, 0) for x in (negative, negative_mask))
+    width = max(ids.shape[1], negative.shape[1])
+    canvas, other = (_canvas(request, *_widened(*p, width)) for p in ((ids, mask), (negative, negative_mask)))
+    return canvas, Guidance.build(asked.scale, canvas, mask_id, other)
+
+
+def _widened(ids: torch.Tensor, mask: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    padding = (width - ids.shape[1], 0)
+    return torch.nn.functional.pad(ids, padding), torch.nn.functional.pad(mask, padding)
+
+
+def _canvas(request: Request, ids: torch.Tensor, mask: torch.Tensor) -> Canvas:
+    return Canvas.build(
+        ids,
+        mask,
+        new_tokens=request.new_tokens,
+        mask_token_id=request.family.mask_token_id,  # type: ignore[arg-type]
+        fill_token_id=request.pad_token_id,
+        eos_token_ids=request.eos_token_ids,
+        infill=bool(request.config.infill),
+    )
+
+
+def _check_length(request: Request, canvas: Canvas) -> None:
+    limit = getattr(request.model.config, "max_position_embeddings", None)
+    longest = int(canvas.position_ids.max()) + 1
+    if limit is not None and longest > limit:
+        raise ValueError(
+            f"The longest prompt has {longest - request.new_tokens} tokens and `max_new_tokens` is "
+            f"{request.new_tokens}, but the model's `max_position_embeddings` is {limit}."
+        )
+
+
+def _sampler(request: Request) -> Sampler:
+    warpers = LogitsProcessorList(p for p in request.processors if isinstance(p, WARPERS))
+    config = request.config
+    sampling = bool(config.do_sample) and config.temperature not in (0, None)
+    return Sampler(warpers=warpers if sampling else None)
+
+
+def _seed() -> int:
+    """Taken from torch's generator, so that `torch.manual_seed` and `transformers.set_seed` govern it."""
+    return int(torch.randint(1 << 62, ()))
+
+
+def _stop_strings(request: Request) -> Any:
+    strings = request.config.stop_strings
+    if not strings:
+        return None
+    strings = [strings] if isinstance(strings, str) else list(strings)
+    return lambda: StopStrings(request.tokenizer, strings)

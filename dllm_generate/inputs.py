@@ -1,0 +1,72 @@
+"""Checks and normalises the prompt before transformers sees it."""
+
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from .registry import require
+
+
+def check_inputs(
+    model: Any, inputs: torch.Tensor | None, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Returns prompt ids `(B, P)` and the other arguments, with an `attention_mask` of the same shape.
+
+    Without a mask, runs of the pad token at either end of a row are taken for padding, as transformers does; pad ids in
+    between belong to the prompt.
+
+    Raises:
+        ValueError: a missing, empty or wrongly shaped prompt or mask, or embeddings instead of ids.
+    """
+    kwargs = dict(kwargs)
+    for name in ("inputs_embeds", "position_ids", "past_key_values", "cache"):
+        if kwargs.get(name) is not None:
+            raise ValueError(
+                f"`{name}` is given, but diffusion decoding makes its own from `input_ids`: leave it None."
+            )
+    if inputs is not None and kwargs.get("input_ids") is not None:
+        raise ValueError("The prompt is given both as `inputs` and as `input_ids`: pass it once.")
+    ids = kwargs.pop("input_ids", None) if inputs is None else inputs
+    if not isinstance(ids, torch.Tensor):
+        raise ValueError(f"`input_ids` is a {type(ids).__name__}, but must be a LongTensor of shape (batch, length).")
+    ids = _two_dimensional(ids)
+    mask = kwargs.pop("attention_mask", None)
+    if mask is None:
+        mask = _inferred(ids, *_special_ids(model, generation_config, kwargs))
+    else:
+        mask = mask[None] if mask.dim() == 1 else mask
+        require(
+            tuple(mask.shape) == tuple(ids.shape), "attention_mask", tuple(mask.shape), f"of shape {tuple(ids.shape)}"
+        )
+    if not bool((mask != 0).any(1).all()):
+        raise ValueError("`attention_mask` leaves a row without any token, but every prompt must have at least one.")
+    return ids, {**kwargs, "attention_mask": mask}
+
+
+def _two_dimensional(ids: torch.Tensor) -> torch.Tensor:
+    shape = tuple(ids.shape)
+    require(ids.dim() in (1, 2), "input_ids", shape, "of shape (batch, length) or (length,)")
+    require(ids.numel() > 0, "input_ids", shape, "a prompt of at least one token")
+    integral = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    require(integral, "input_ids", str(ids.dtype), "of an integer dtype")
+    return (ids[None] if ids.dim() == 1 else ids).long()
+
+
+def _special_ids(model: Any, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> list[Any]:
+    sources = (
+        kwargs.get,
+        lambda n: getattr(generation_config, n, None),
+        lambda n: getattr(model.generation_config, n, None),
+    )
+    return [next((v for s in sources if (v := s(n)) is not None), None) for n in ("pad_token_id", "eos_token_id")]
+
+
+def _inferred(ids: torch.Tensor, pad: int | None, eos: int | list[int] | None) -> torch.Tensor:
+    ends = eos if isinstance(eos, (list, tuple)) else [eos]
+    if pad is None or pad in ends:
+        return torch.ones_like(ids)
+    text = (ids != pad).long()
+    # A cell is inside if there is text both at or before it and at or behind it.
+    inside = (text.cumsum(1) > 0) & (text.flip(1).cumsum(1).flip(1) > 0)
+    return torch.where(inside.any(1, keepdim=True), inside, True).long()

@@ -1,0 +1,296 @@
+"""The plug into transformers: the only file that touches private parts of its GenerationMixin."""
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import GenerationMode
+from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
+
+from .config import (
+    KINDS,
+    OWN_FIELDS,
+    DiffusionGenerationConfig,
+    refuse_autoregressive,
+    refuse_unknown,
+    resolve,
+)
+from .families import family_of
+from .generation import GuidanceRequest, Request, run_request
+from .inputs import check_inputs
+
+
+class DiffusionProcessors(LogitsProcessorList):
+    """The prepared processors of a call, and its guidance, which `_sample` would not see otherwise."""
+
+    guidance: GuidanceRequest | None = None
+
+
+class DiffusionGenerationMixin(GenerationMixin):
+    """Gives a model a `generate` that denoises instead of writing left to right.
+
+    It goes through transformers' own preparation (config, masks, processors, criteria) and replaces the loop.
+    """
+
+    _supported_generation_modes = [GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH]
+    generation_config_class = DiffusionGenerationConfig
+
+    @torch.no_grad()
+    def generate(  # type: ignore[override]
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
+        prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None = None,
+        synced_gpus: bool | None = None,
+        assistant_model: Any = None,
+        streamer: Any = None,
+        negative_prompt_ids: torch.Tensor | None = None,
+        negative_prompt_attention_mask: torch.Tensor | None = None,
+        custom_generate: str | Callable | None = None,
+        **kwargs: Any,
+    ):
+        """Generates text by denoising.
+
+        Args:
+            inputs: prompt ids, `(B, P)` or `(P,)`; also as `input_ids`. Padded rows need an `attention_mask`.
+            generation_config: a [`DiffusionGenerationConfig`], or transformers' base class. What it leaves unset comes
+                from `model.generation_config`, then from the preset of the model's family.
+            logits_processor: order-free processors, applied at every position.
+            stopping_criteria: evaluated on the committed prefix of every row, token by token.
+            streamer: transformers' text streamers for one row, [`RowStreamer`] for a batch.
+            negative_prompt_ids, negative_prompt_attention_mask: unconditional prompt for `guidance_scale`; without it,
+                the prompt is masked.
+            custom_generate: as in transformers; replaces this method's loop.
+            kwargs: any option of [`DiffusionGenerationConfig`], `attention_mask` `(B, P)`, and `tokenizer`.
+
+        Returns:
+            `LongTensor (B, P + G)`, or [`DiffusionGenerateOutput`] with `return_dict_in_generate=True`.
+
+        Raises:
+            ValueError: for what cannot be honoured, before the first forward; naming the option, the value and what is
+                allowed.
+        """
+        if custom_generate is diffusion_generate:
+            custom_generate = None
+        try:
+            if custom_generate is None:
+                _refuse_arguments(assistant_model, kwargs)
+                inputs, kwargs = check_inputs(self, inputs, generation_config, kwargs)
+            return super().generate(
+                inputs=inputs,
+                generation_config=generation_config,
+                logits_processor=logits_processor,
+                stopping_criteria=stopping_criteria,
+                prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+                synced_gpus=synced_gpus,
+                assistant_model=assistant_model,
+                streamer=streamer,
+                negative_prompt_ids=negative_prompt_ids,
+                negative_prompt_attention_mask=negative_prompt_attention_mask,
+                custom_generate=custom_generate,
+                **kwargs,
+            )
+        finally:
+            # Also on errors: a consumer of an iterator streamer waits for it in another thread.
+            if streamer is not None and custom_generate is None:
+                streamer.end()
+
+    def adjust_generation_fn(self, *args: Any, **kwargs: Any) -> None:
+        super().adjust_generation_fn(*args, **kwargs)  # type: ignore[misc]
+        if self.generation_config is not None:
+            self.generation_config = DiffusionGenerationConfig.upgrade(self.generation_config)
+
+    def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
+        explicit = {name for name in kwargs if kwargs[name] is not None}
+        if generation_config is not None:
+            explicit |= {name for name in OWN_FIELDS if getattr(generation_config, name, None) is not None}
+            # The base class would take own options of ours from kwargs for arguments of the model.
+            generation_config = DiffusionGenerationConfig.upgrade(generation_config)
+        else:
+            generation_config = DiffusionGenerationConfig()
+        self.generation_config = DiffusionGenerationConfig.upgrade(self.generation_config)
+        # Set by call: the base class warns that config and arguments are given together, which is how we are used.
+        generation_config = copy.deepcopy(generation_config)
+        unused = generation_config.update(**kwargs)
+        generation_config, model_kwargs = super()._prepare_generation_config(  # type: ignore[misc]
+            generation_config, **unused
+        )
+        model_config = self.generation_config
+        for kind in KINDS:
+            # Hyper-parameters that the model's config gives to another part than the one chosen now.
+            if kind.home not in explicit and getattr(generation_config, kind.option) != getattr(
+                model_config, kind.option
+            ):
+                setattr(generation_config, kind.home, None)
+        refuse_autoregressive(generation_config)
+        resolve(generation_config, explicit, family_of(self, generation_config, kwargs.get("tokenizer")))
+        return generation_config, model_kwargs
+
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self, generation_config, model_kwargs, *args: Any, **kwargs: Any
+    ) -> None:
+        if model_kwargs.get("cache") is not None:
+            raise ValueError("`cache` is given, but diffusion decoding makes its own: choose `cache_policy` instead.")
+
+    def _get_logits_processor(  # type: ignore[override]
+        self,
+        generation_config: GenerationConfig,
+        input_ids_seq_length: int | None = None,
+        encoder_input_ids: torch.Tensor | None = None,
+        prefix_allowed_tokens_fn: Callable | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        device: Any = None,
+        model_kwargs: dict[str, Any] | None = None,
+        negative_prompt_ids: torch.Tensor | None = None,
+        negative_prompt_attention_mask: torch.Tensor | None = None,
+    ) -> DiffusionProcessors:
+        # The stock list would run an unconditional forward of its own, and warpers that reject temperature 0.
+        stock = copy.copy(generation_config)
+        stock.guidance_scale = None
+        stock.do_sample = bool(generation_config.do_sample) and generation_config.temperature not in (0, None)
+        made = DiffusionProcessors(
+            super()._get_logits_processor(
+                generation_config=stock,
+                input_ids_seq_length=input_ids_seq_length,
+                encoder_input_ids=encoder_input_ids,
+                prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+                logits_processor=logits_processor,
+                device=device,
+                model_kwargs=model_kwargs,
+            )
+        )
+        if generation_config.guidance_scale not in (None, 1):
+            made.guidance = GuidanceRequest(
+                generation_config.guidance_scale, negative_prompt_ids, negative_prompt_attention_mask
+            )
+        elif negative_prompt_ids is not None:
+            raise ValueError(
+                f"`negative_prompt_ids` is given, but `guidance_scale` is {generation_config.guidance_scale!r}, and "
+                "must be a number other than 1 for it to have an effect."
+            )
+        return made
+
+    def _sample(  # type: ignore[override]
+        self,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: DiffusionGenerationConfig,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        **model_kwargs: Any,
+    ):
+        tokenizer = model_kwargs.get("tokenizer")
+        request = Request(
+            model=self,
+            family=family_of(self, generation_config, tokenizer),
+            config=generation_config,
+            input_ids=input_ids,
+            attention_mask=model_kwargs.get("attention_mask"),
+            processors=logits_processor,
+            criteria=stopping_criteria,
+            guidance=getattr(logits_processor, "guidance", None),
+            streamer=streamer,
+            tokenizer=tokenizer,
+        )
+        return run_request(request)
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any):
+        """Raises ValueError: continuous batching writes left to right."""
+        raise ValueError("Continuous batching decodes left to right: use `generate` with a batch instead.")
+
+    def generate_batch(self, *args: Any, **kwargs: Any):
+        """Raises ValueError: continuous batching writes left to right."""
+        return self.init_continuous_batching()
+
+
+def _refuse_arguments(assistant_model: Any, kwargs: dict[str, Any]) -> None:
+    if assistant_model is not None:
+        raise ValueError(
+            f"`assistant_model` is a {type(assistant_model).__name__}, but diffusion decoding does not support "
+            "assisted generation: leave it None."
+        )
+    refuse_autoregressive(GenerationConfigView(kwargs))  # type: ignore[arg-type]
+    homes = {key for kind in KINDS for key in kind.homes()} - set(OWN_FIELDS)
+    refuse_unknown(homes & set(kwargs))
+
+
+class GenerationConfigView:
+    """Call arguments, read like a config."""
+
+    def __init__(self, values: dict[str, Any]):
+        self.__dict__.update(values)
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def attach(model: Any) -> Any:
+    """Gives a loaded model of any class our `generate`, in place.
+
+    Args:
+        model: a transformers model. If it belongs to no known family, set `mask_token_id`, `logits_shift` and
+            `attention` in its generation config or in each call.
+
+    Returns:
+        The same model, whose class now derives from [`DiffusionGenerationMixin`] and from its old class.
+    """
+    cls = type(model)
+    if not isinstance(model, DiffusionGenerationMixin):
+        model.__class__ = type(cls.__name__, (DiffusionGenerationMixin, cls), {"__module__": cls.__module__})
+    config = getattr(model, "generation_config", None) or GenerationConfig()
+    model.generation_config = DiffusionGenerationConfig.upgrade(config)
+    return model
+
+
+def diffusion_generate(model: Any, inputs: torch.Tensor | None = None, **kwargs: Any):
+    """Generates with any model, with or without the mixin.
+
+    Call it as `diffusion_generate(model, **inputs, max_new_tokens=64, streamer=...)`, which takes everything that
+    [`DiffusionGenerationMixin.generate`] takes, or pass it to a stock model as
+    `model.generate(**inputs, generation_config=DiffusionGenerationConfig(...), custom_generate=diffusion_generate)`.
+
+    Args:
+        model: a transformers model; it is not changed.
+        inputs: prompt ids `(B, P)` or `(P,)`.
+        kwargs: as in `generate`.
+
+    Raises:
+        ValueError: as `generate`; and for a streamer, tokenizer or guidance that comes through `custom_generate`, where
+            transformers drops or consumes it.
+    """
+    view = attach(copy.copy(model))
+    config = kwargs.get("generation_config")
+    # transformers has prepared the call where the config carries the special tokens as tensors.
+    if not hasattr(config, "_pad_token_tensor"):
+        return view.generate(inputs, **kwargs)
+    return _prepared(view, inputs, **kwargs)
+
+
+def _prepared(
+    view: Any, input_ids: Any, *, logits_processor, stopping_criteria, generation_config, **model_kwargs: Any
+):
+    caller = inspect.currentframe().f_back.f_back.f_locals  # type: ignore[union-attr]
+    for lost in ("streamer", "assistant_model", "negative_prompt_ids"):
+        if caller.get(lost) is not None:
+            raise ValueError(
+                f"transformers drops `{lost}` on the way to a callable `custom_generate`: call "
+                f"dllm_generate.diffusion_generate(model, ..., {lost}=...) or dllm_generate.attach(model) instead."
+            )
+    if any(isinstance(p, UnbatchedClassifierFreeGuidanceLogitsProcessor) for p in logits_processor):
+        raise ValueError(
+            f"`guidance_scale` is {generation_config.guidance_scale}, which transformers consumes on the way to a "
+            "callable `custom_generate`: call dllm_generate.diffusion_generate(model, ...) instead."
+        )
+    if getattr(model_kwargs.get("cache"), "_is_user_defined", False):
+        raise ValueError("`cache` is given, but diffusion decoding makes its own: choose `cache_policy` instead.")
+    upgraded = DiffusionGenerationConfig.upgrade(generation_config)
+    refuse_autoregressive(upgraded)
+    resolve(upgraded, set(), family_of(view, upgraded))
+    kept = {"attention_mask": model_kwargs.get("attention_mask")}
+    return view._sample(input_ids, logits_processor, stopping_criteria, upgraded, **kept)
