@@ -29,7 +29,9 @@ class Canvas(Rows):
             committed EOS; `T + 1` where there is none.
         finished (`BoolTensor (B,)`): rows that need no further step.
         row (`LongTensor (B,)`): index of the row in the batch of the call.
-        eos_token_ids (`LongTensor (n,)` or None): committing one of these may end a row.
+        eos_token_ids (`tuple[int, ...]`): committing one of these may end a row.
+        first (`int`): first column of the prompts. Columns in front of it are padding, made for a longer prompt that
+            shares the columns (guidance); they are not returned.
     """
 
     input_ids: torch.Tensor
@@ -47,6 +49,7 @@ class Canvas(Rows):
     finished: torch.Tensor
     row: torch.Tensor
     eos_token_ids: tuple[int, ...] = ()
+    first: int = 1
 
     @classmethod
     def build(

@@ -143,7 +143,9 @@ class DiffusionGenerationConfig(GenerationConfig):
             part = getattr(self, kind.option)
             if part is not None and not isinstance(part, str):
                 name = getattr(part, "name", type(part).__name__)
-                output[kind.option], output[kind.home] = name, dataclasses.asdict(part)
+                values = dataclasses.asdict(part)
+                output[kind.option] = name
+                output[kind.home] = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
         return output
 
     def to_diff_dict(self) -> dict[str, Any]:
@@ -226,6 +228,8 @@ def resolve(config: DiffusionGenerationConfig, explicit: set[str], family: Famil
         explicit: options that the call or the passed config set; those without effect warn.
         family: of the model.
     """
+    if config.use_cache is False and "cache_policy" in explicit and config.cache_policy != "none":
+        raise ValueError(f"`use_cache` is False, but `cache_policy` is {config.cache_policy!r}: leave one of them None.")
     preset = {"decoder": "fixed", "schedule": "blockwise", "cache_policy": "none"}
     preset.update(family.presets.get(config.preset or "published", {}))
     takes = {}

@@ -68,12 +68,12 @@ class Constraints(Rows):
                 first_free = max(first_free, processor.min_length)
             elif isinstance(processor, hf.SuppressTokensAtBeginLogitsProcessor):
                 made.begin_tokens = tuple(processor.begin_suppress_tokens.tolist())
-                made.begin_column = 1 + processor.begin_index
+                made.begin_column = canvas.first + processor.begin_index
             elif isinstance(processor, hf.RepetitionPenaltyLogitsProcessor):
                 made.penalty = processor.penalty
             else:
                 made.processors.append(_order_free(processor))
-        made.no_eos = _no_eos(canvas, 1 + first_free)
+        made.no_eos = _no_eos(canvas, canvas.first + first_free)
         return made
 
     def __call__(self, scores: torch.Tensor, canvas: Canvas, columns: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,6 @@ class Run:
     """One call of generate: its parts, and the state of the rows that are still running.
 
     Attributes:
-        steps (`LongTensor (B,)`): forwards in which the row ran.
         invalid (`BoolTensor (B,)`): rows with a score that is not finite at a position that they could commit.
         seed (`int` or None): where random numbers are wanted.
     """
@@ -34,25 +33,29 @@ class Run:
     state: DecoderState
     cache_state: CacheState
     constraints: Constraints
-    steps: torch.Tensor
     invalid: torch.Tensor
     logits_shift: bool = False
     cache: DiffusionCache | None = None
     guidance: Guidance | None = None
     seed: int | None = None
 
+    @property
+    def steps(self) -> torch.Tensor:
+        """`(B,)`: forwards in which the row ran."""
+        return self.cache_state.steps
+
     def select(self, rows: torch.Tensor) -> None:
         """Goes on with `rows` only."""
-        slots = self.state.block.numel() // self.steps.numel()
+        batch, slots = self.steps.numel(), self.state.block.numel() // self.steps.numel()
         flat = (rows[:, None] * slots + torch.arange(slots, device=rows.device)).flatten()
         if self.cache is not None:
             halves = 1 if self.guidance is None else 2
-            self.cache.batch_select_indices(torch.cat([rows + half * self.steps.numel() for half in range(halves)]))
+            self.cache.batch_select_indices(torch.cat([rows + half * batch for half in range(halves)]))
         self.state = self.state.select(flat)
         for name in ("canvas", "cache_state", "constraints", "guidance"):
             if getattr(self, name) is not None:
                 setattr(self, name, getattr(self, name).select(rows))
-        self.steps, self.invalid = self.steps[rows], self.invalid[rows]
+        self.invalid = self.invalid[rows]
 
 
 @dataclasses.dataclass
@@ -168,9 +171,9 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[tupl
     commit = _with_progress(output.commit & open_mask, output.confidence, open_mask, blocks.force.flatten())
 
     tokens, confidence, commit = (x.view(batch, -1) for x in (output.tokens, output.confidence, commit))
-    canvas.commit(columns, tokens, confidence, commit, run.steps)
     run.invalid = (~scores.amax(-1).isfinite() & open_mask).view(batch, -1).any(1)
-    run.steps = run.steps + ran
+    # The next host read raises. Until then nothing of such a step may reach a streamer or a criterion.
+    canvas.commit(columns, tokens, confidence, commit & ~run.invalid[:, None], run.steps)
     state.step = state.step + live
     run.cache_state.advance(plan, blocks)
     run.schedule.advance(canvas, ran)

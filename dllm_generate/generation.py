@@ -1,6 +1,7 @@
 """From a prepared call to its output."""
 
 import dataclasses
+import warnings
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ from .caches.base import CacheState
 from .canvas import Canvas
 from .config import DiffusionGenerationConfig
 from .constraints import WARPERS, Constraints
-from .decoders import DECODERS
+from .decoders import DECODERS, Decoder
 from .denoise import Run, denoise
 from .families import Family
-from .guidance import Guidance
+from .guidance import Guidance, View
 from .output import DiffusionGenerateOutput, assemble
 from .sampling import Sampler
 from .schedules import SCHEDULES
@@ -108,10 +109,11 @@ def build_run(request: Request) -> Run:
         )
 
     canvas, guidance = _canvases(request)
-    _check_length(request, canvas)
+    for grid in (canvas,) if guidance is None else (canvas, guidance.prompt):
+        _check_length(request, grid)
     halves = 1 if guidance is None else 2
     static = config.cache_implementation == "static"
-    sampler = _sampler(request)
+    sampler = _sampler(request, decoder)
     return Run(
         backbone=Backbone(request.model),
         schedule=schedule,
@@ -126,12 +128,11 @@ def build_run(request: Request) -> Run:
             mask_token_id=family.mask_token_id,  # type: ignore[arg-type]
             pad_token_id=config.pad_token_id if config.infill else None,
         ),
-        steps=torch.zeros_like(canvas.row),
         invalid=torch.zeros_like(canvas.finished),
         logits_shift=family.logits_shift,
         cache=DiffusionCache(halves * canvas.row.numel(), canvas.width, static) if policy.uses_cache else None,
         guidance=guidance,
-        seed=_seed() if sampler.warpers or decoder.needs_noise else None,
+        seed=_seed() if sampler.warpers is not None or decoder.needs_noise else None,
     )
 
 
@@ -157,6 +158,7 @@ def _canvases(request: Request) -> tuple[Canvas, Guidance | None]:
     negative, negative_mask = (x.repeat_interleave(repeats, 0) for x in (negative, negative_mask))
     width = max(ids.shape[1], negative.shape[1])
     canvas, other = (_canvas(request, *_widened(*p, width)) for p in ((ids, mask), (negative, negative_mask)))
+    canvas.first += width - ids.shape[1]
     return canvas, Guidance.build(asked.scale, canvas, mask_id, other)
 
 
@@ -177,9 +179,9 @@ def _canvas(request: Request, ids: torch.Tensor, mask: torch.Tensor) -> Canvas:
     )
 
 
-def _check_length(request: Request, canvas: Canvas) -> None:
+def _check_length(request: Request, grid: Canvas | View) -> None:
     limit = getattr(request.model.config, "max_position_embeddings", None)
-    longest = int(canvas.position_ids.max()) + 1
+    longest = int(grid.position_ids.max()) + 1
     if limit is not None and longest > limit:
         raise ValueError(
             f"The longest prompt has {longest - request.new_tokens} tokens and `max_new_tokens` is "
@@ -187,11 +189,26 @@ def _check_length(request: Request, canvas: Canvas) -> None:
         )
 
 
-def _sampler(request: Request) -> Sampler:
+def _sampler(request: Request, decoder: Decoder) -> Sampler:
     warpers = LogitsProcessorList(p for p in request.processors if isinstance(p, WARPERS))
     config = request.config
     sampling = bool(config.do_sample) and config.temperature not in (0, None)
-    return Sampler(warpers=warpers if sampling else None)
+    if decoder.filtered_confidence and not sampling:
+        warnings.warn("`filtered_confidence` has no effect without sampling.", UserWarning, stacklevel=2)
+    return Sampler(warpers if sampling else None, decoder.filtered_confidence, _postponed(request, decoder))
+
+
+def _postponed(request: Request, decoder: Decoder) -> tuple[int, ...]:
+    ids = set(decoder.postpone_tokens)
+    if decoder.postpone_eos:
+        special = request.family.special_token_ids
+        ids |= set(request.eos_token_ids) | ({special["eot"]} if "eot" in special else set())
+        if not ids:
+            raise ValueError("`postpone_eos` is True, but the call has no `eos_token_id`.")
+    vocabulary = getattr(request.model.config, "vocab_size", None)
+    if vocabulary is not None and max(ids, default=0) >= vocabulary:
+        raise ValueError(f"`postpone_tokens` is {decoder.postpone_tokens}, but the model has {vocabulary} tokens.")
+    return tuple(sorted(ids))
 
 
 def _seed() -> int:

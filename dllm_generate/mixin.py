@@ -21,6 +21,7 @@ from .config import (
 from .families import family_of
 from .generation import GuidanceRequest, Request, run_request
 from .inputs import check_inputs
+from .streamers import check_streamer
 
 
 class DiffusionProcessors(LogitsProcessorList):
@@ -81,6 +82,9 @@ class DiffusionGenerationMixin(GenerationMixin):
             if custom_generate is None:
                 _refuse_arguments(assistant_model, kwargs)
                 inputs, kwargs = check_inputs(self, inputs, generation_config, kwargs)
+                # Here already: transformers hands the prompts to the streamer before it prepares the rest.
+                check_streamer(streamer, inputs.shape[0])
+                kwargs = _with_mask_of_tokenizer(self, generation_config, kwargs)
             return super().generate(
                 inputs=inputs,
                 generation_config=generation_config,
@@ -104,6 +108,8 @@ class DiffusionGenerationMixin(GenerationMixin):
         super().adjust_generation_fn(*args, **kwargs)  # type: ignore[misc]
         if self.generation_config is not None:
             self.generation_config = DiffusionGenerationConfig.upgrade(self.generation_config)
+            # Published checkpoints keep sampling values in config.json, which transformers drops.
+            self.generation_config.update(**getattr(self.config, "sampling_defaults", {}), defaults_only=True)
 
     def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
         explicit = {name for name in kwargs if kwargs[name] is not None}
@@ -117,9 +123,12 @@ class DiffusionGenerationMixin(GenerationMixin):
         # Set by call: the base class warns that config and arguments are given together, which is how we are used.
         generation_config = copy.deepcopy(generation_config)
         unused = generation_config.update(**kwargs)
+        # Published model configs say `use_cache: false`, which is about plain forwards: only the caller's word counts.
+        use_cache = generation_config.use_cache
         generation_config, model_kwargs = super()._prepare_generation_config(  # type: ignore[misc]
             generation_config, **unused
         )
+        generation_config.use_cache = use_cache
         model_config = self.generation_config
         for kind in KINDS:
             # Hyper-parameters that the model's config gives to another part than the one chosen now.
@@ -128,7 +137,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             ):
                 setattr(generation_config, kind.home, None)
         refuse_autoregressive(generation_config)
-        resolve(generation_config, explicit, family_of(self, generation_config, kwargs.get("tokenizer")))
+        resolve(generation_config, explicit, family_of(self, generation_config))
         return generation_config, model_kwargs
 
     def _prepare_cache_for_generation(  # type: ignore[override]
@@ -188,7 +197,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         tokenizer = model_kwargs.get("tokenizer")
         request = Request(
             model=self,
-            family=family_of(self, generation_config, tokenizer),
+            family=family_of(self, generation_config),
             config=generation_config,
             input_ids=input_ids,
             attention_mask=model_kwargs.get("attention_mask"),
@@ -218,6 +227,14 @@ def _refuse_arguments(assistant_model: Any, kwargs: dict[str, Any]) -> None:
     refuse_autoregressive(GenerationConfigView(kwargs))  # type: ignore[arg-type]
     homes = {key for kind in KINDS for key in kind.homes()} - set(OWN_FIELDS)
     refuse_unknown(homes & set(kwargs))
+
+
+def _with_mask_of_tokenizer(model: Any, generation_config: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Names the tokenizer's mask id where neither a config nor the model has one: transformers keeps it to itself."""
+    named = [kwargs.get("mask_token_id")]
+    named += [getattr(c, "mask_token_id", None) for c in (generation_config, model.generation_config, model.config)]
+    mask = getattr(kwargs.get("tokenizer"), "mask_token_id", None)
+    return {**kwargs, "mask_token_id": mask} if named == [None] * 4 and mask is not None else kwargs
 
 
 class GenerationConfigView:
@@ -290,6 +307,8 @@ def _prepared(
     if getattr(model_kwargs.get("cache"), "_is_user_defined", False):
         raise ValueError("`cache` is given, but diffusion decoding makes its own: choose `cache_policy` instead.")
     upgraded = DiffusionGenerationConfig.upgrade(generation_config)
+    if getattr(view.config, "use_cache", None) is False:
+        upgraded.use_cache = None
     refuse_autoregressive(upgraded)
     resolve(upgraded, set(), family_of(view, upgraded))
     kept = {"attention_mask": model_kwargs.get("attention_mask")}

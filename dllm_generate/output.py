@@ -61,11 +61,12 @@ def assemble(
     columns = torch.arange(canvas.width, device=last.device)
     kept = columns < last[:, None]
     text = kept & canvas.editable & (columns != canvas.first_eos[:, None])
-    width = max(int(last.max()), 1 + prompt_length) if prompt_length else canvas.width
-    generated = slice(1 + prompt_length, width)
+    behind_prompt = canvas.first + prompt_length
+    width = max(int(last.max()), behind_prompt) if prompt_length else canvas.width
+    generated = slice(behind_prompt, width)
     hidden = ~kept & canvas.editable
     return DiffusionGenerateOutput(
-        sequences=torch.where(hidden, pad_token_id, canvas.input_ids)[:, 1:width],
+        sequences=torch.where(hidden, pad_token_id, canvas.input_ids)[:, canvas.first : width],
         num_forwards=num_forwards,
         tokens_per_forward=text.sum(1) / num_forwards.clamp(min=1),
         finish_reason=reasons,

@@ -76,7 +76,9 @@ class Sampler:
         if not self.postponed:
             return tokens, (top - base.logsumexp(-1)).exp()
         base = base.index_fill(-1, torch.tensor(self.postponed, device=base.device), float("-inf"))
-        return tokens, (base.gather(-1, tokens[..., None])[..., 0] - base.logsumexp(-1)).exp()
+        confidence = (base.gather(-1, tokens[..., None])[..., 0] - base.logsumexp(-1)).exp()
+        # Where bans or warpers leave nothing but postponed tokens.
+        return tokens, confidence.nan_to_num(nan=0.0)
 
 
 def _draw(scores: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:

@@ -61,7 +61,7 @@ class Stopper:
         end = min(int(canvas.first_open[place]), int(canvas.end[place]), int(canvas.first_eos[place]))
         self._seen[row] = max(begin, end)
         for column in range(begin, end):
-            prefix = canvas.input_ids[place : place + 1, 1 : column + 1]
+            prefix = canvas.input_ids[place : place + 1, canvas.first : column + 1]
             if bool(self.criteria(prefix, None).all()):  # type: ignore[arg-type]
                 return Ending(column + 1, "stop")
         return None

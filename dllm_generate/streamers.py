@@ -85,8 +85,9 @@ class StopStrings:
         """Takes new final ids, and returns those that are safe to show."""
         self._pending += ids
         text = self._text(self._pending)
-        held = max((n for s in self.strings for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
-        return self._release(len(text) - held)
+        whole = [at for s in self.strings if (at := text.find(s)) >= 0]
+        begun = [len(text) - n for s in self.strings for n in range(1, len(s)) if text.endswith(s[:n])]
+        return self._release(min(whole + begun, default=len(text)))
 
     def finish(self) -> list[int]:
         """Returns what is left in front of the first stop string, or all of it."""

@@ -37,18 +37,25 @@ class CacheState(Rows):
     Attributes:
         block (`LongTensor (B,)`): start column of the block of the last refresh, -1 before the first one.
         age (`LongTensor (B,)`): steps since the last refresh.
+        steps (`LongTensor (B,)`): steps that the row has run.
     """
 
     block: torch.Tensor
     age: torch.Tensor
+    steps: torch.Tensor
 
     @classmethod
     def begin(cls, canvas: Canvas) -> "CacheState":
         """The state before the first step."""
-        return cls(block=torch.full_like(canvas.start, -1), age=torch.zeros_like(canvas.start))
+        return cls(
+            block=torch.full_like(canvas.start, -1),
+            age=torch.zeros_like(canvas.start),
+            steps=torch.zeros_like(canvas.start),
+        )
 
     def advance(self, plan: Plan, blocks: Blocks) -> None:
         """Records a step."""
+        self.steps = self.steps + blocks.ran
         refreshed = plan.refresh & blocks.ran
         self.block = torch.where(refreshed, blocks.start, self.block)
         self.age = torch.where(refreshed, 1, self.age + blocks.ran)
@@ -87,11 +94,14 @@ class RefreshingPolicy(CachePolicy):
     def window(self, canvas: Canvas, blocks: Blocks) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns `(lo, hi)`, each `(B,)`: the window of a step that is no refresh."""
 
+    def refreshes(self, blocks: Blocks, state: CacheState) -> torch.Tensor:
+        """Returns `(B,)` bool: rows whose next step is a refresh."""
+        refresh = state.block != blocks.start
+        return refresh if self.refresh_interval is None else refresh | (state.age >= self.refresh_interval)
+
     def plan(self, canvas: Canvas, blocks: Blocks, state: CacheState) -> Plan:
         lo, hi = self.window(canvas, blocks)
-        refresh = state.block != blocks.start
-        if self.refresh_interval is not None:
-            refresh = refresh | (state.age >= self.refresh_interval)
+        refresh = self.refreshes(blocks, state)
         return Plan(
             lo=torch.where(refresh, canvas.start, lo),
             hi=torch.where(refresh, blocks.visible_end, hi),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ..registry import Registry, require
+from ..registry import Registry, is_int, require
 from ..rows import Rows
 from ..sampling import Noise, Sampler
 from ..schedules import Blocks
@@ -54,15 +54,37 @@ class DecoderOutput:
     commit: torch.Tensor
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoder(ABC):
     """Chooses the predictions that are committed in a step.
 
     A decoder is a frozen dataclass of hyper-parameters and serves many threads: what changes lives in its state. It
     states its rule only; the step commits the best position where a schedule demands progress and nothing was chosen.
+
+    Args:
+        postpone_eos (`bool`, defaults to `False`): commit the EOS tokens and the end-of-turn token of the family as
+            late as possible: they are predicted, but with confidence 0, and the confidence of all others leaves them
+            out (LLaDA's `confidence_eos_eot_inf`, arXiv 2502.09992).
+        postpone_tokens (`tuple[int, ...]`): further token ids to treat so.
+        filtered_confidence (`bool`, defaults to `False`): when sampling, take the confidence from the distribution
+            after temperature, top-k and top-p instead of the unscaled logits (Dream's published sampler, arXiv
+            2508.15487). Many positions then tie at 1.
     """
 
     name: ClassVar[str]
-    needs_noise: bool = False
+    needs_noise: ClassVar[bool] = False
+    postpone_eos: bool = False
+    postpone_tokens: tuple[int, ...] = ()
+    filtered_confidence: bool = False
+
+    def __post_init__(self) -> None:
+        for option in ("postpone_eos", "filtered_confidence"):
+            require(isinstance(getattr(self, option), bool), option, getattr(self, option), "a bool")
+        ids = self.postpone_tokens
+        valid = isinstance(ids, (list, tuple)) and all(is_int(i) and i >= 0 for i in ids)
+        require(valid, "postpone_tokens", ids, "a list of token ids")
+        # JSON knows no tuples.
+        object.__setattr__(self, "postpone_tokens", tuple(ids))
 
     def validate(self, family: "Family", config: "DiffusionGenerationConfig") -> None:
         """Raises ValueError where this decoder cannot serve `family` or `config`."""

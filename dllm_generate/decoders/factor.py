@@ -26,6 +26,7 @@ class FactorDecoder(Decoder):
     take_last: bool = True
 
     def __post_init__(self):
+        super().__post_init__()
         require(is_number(self.factor) and self.factor > 0, "factor", self.factor, "a number > 0")
         require(isinstance(self.take_last, bool), "take_last", self.take_last, "a bool")
 

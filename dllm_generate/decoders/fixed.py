@@ -38,12 +38,19 @@ class FixedDecoder(Decoder):
     ranking: Ranking = "low_confidence"
 
     def __post_init__(self):
+        super().__post_init__()
         for option in ("steps", "steps_per_block"):
             value = getattr(self, option)
             require(value is None or (is_int(value) and value > 0), option, value, "None or an int > 0")
         if self.steps is not None and self.steps_per_block is not None:
             raise ValueError(f"`steps` is {self.steps} and `steps_per_block` is {self.steps_per_block}: set only one.")
         require(self.ranking in get_args(Ranking), "ranking", self.ranking, f"one of {list(get_args(Ranking))}")
+        changed = [o for o in ("postpone_eos", "postpone_tokens", "filtered_confidence") if getattr(self, o)]
+        if changed and self.ranking != "low_confidence":
+            raise ValueError(
+                f"`ranking` is {self.ranking!r}, but must be 'low_confidence' for `{changed[0]}`, which changes the "
+                "confidence, to have an effect."
+            )
 
     @property
     def needs_noise(self) -> bool:  # type: ignore[override]

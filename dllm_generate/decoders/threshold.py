@@ -25,6 +25,7 @@ class ThresholdDecoder(Decoder):
     near_tie: float = 0.0
 
     def __post_init__(self):
+        super().__post_init__()
         require_threshold(self.threshold)
         require(isinstance(self.strict, bool), "strict", self.strict, "a bool")
         require(is_number(self.near_tie) and self.near_tie >= 0, "near_tie", self.near_tie, "a number >= 0")

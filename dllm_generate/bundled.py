@@ -1,0 +1,69 @@
+"""The model that comes with the package, and loading of any other."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from .mixin import DiffusionGenerationMixin, attach
+
+NAME = "dllm-tiny"
+
+
+def bundled_model() -> Path:
+    """Returns the folder of the bundled model, laid out like a Hub repository.
+
+    A wheel holds it as package data; an editable install reads `model_cards/` of the checkout.
+
+    Raises:
+        FileNotFoundError: if neither place holds a model.
+    """
+    package = Path(__file__).parent
+    places = [package / "model_cards" / NAME, package.parent / "model_cards" / NAME]
+    for place in places:
+        if (place / "config.json").is_file():
+            return place
+    raise FileNotFoundError(
+        f"The bundled model {NAME!r} is in none of {[str(place) for place in places]}. Reinstall dllm_generate, or "
+        "name a model: a local folder or a Hub id."
+    )
+
+
+def load(
+    model: str | Path | None = None,
+    *,
+    dtype: str = "auto",
+    device: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[Any, PreTrainedTokenizerBase]:
+    """Loads a model that can denoise, and its tokenizer.
+
+    Args:
+        model: a local folder or a Hub id; None is the bundled model.
+        dtype: of the weights: `"auto"` (as saved), `"float32"`, `"bfloat16"` ...
+        device: such as `"cuda"` or `"cpu"`, or `"auto"` to spread the weights over what there is. None is the first GPU
+            if there is one, else the CPU.
+        trust_remote_code: run model code from the Hub.
+
+    Returns:
+        The model in evaluation mode with our `generate`, and the tokenizer.
+
+    Raises:
+        FileNotFoundError: if the bundled model is missing.
+        OSError: if there is no such model.
+
+    Example:
+        >>> model, tokenizer = load()
+    """
+    source = str(model or bundled_model())
+    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        source, dtype=dtype, device_map=device or default_device(), trust_remote_code=trust_remote_code
+    ).eval()
+    return loaded if isinstance(loaded, DiffusionGenerationMixin) else attach(loaded), tokenizer
+
+
+def default_device() -> str:
+    """The first accelerator, or the CPU."""
+    return str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"

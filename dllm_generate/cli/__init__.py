@@ -1,0 +1,23 @@
+"""The command line `dllm-generate`."""
+
+import typer
+
+from .bench import bench
+from .chat import chat
+from .evaluate import evaluate_command
+from .run import run
+
+app = typer.Typer(
+    name="dllm-generate",
+    help="Text generation with diffusion language models. Without --model, a small bundled one answers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run)
+app.command("chat")(chat)
+app.command("eval")(evaluate_command)
+app.command("bench")(bench)
+
+__all__ = ["app"]

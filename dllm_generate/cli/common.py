@@ -1,0 +1,63 @@
+"""What several commands do."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from transformers.utils import logging
+
+from ..bundled import load
+from ..text import Reply
+
+errors = Console(stderr=True, highlight=False)
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Turns errors that a user can mend (a value, a missing file or model) into a line and exit status 2."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        errors.print("Error:", style="bold red", end=" ")
+        errors.print(str(error), markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+
+
+def load_model(options: dict[str, Any]) -> tuple[Any, Any]:
+    """Loads the model of [`model_options`]; progress bars only on a terminal."""
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    return load(options["model"], **{name: value for name, value in options.items() if name != "model"})
+
+
+def stats_line(reply: Reply) -> str:
+    """Tokens, forwards, tokens per forward and tokens per second."""
+    return (
+        f"{reply.tokens} tokens, {reply.forwards} forwards, {reply.tokens_per_forward:.2f} tokens per forward, "
+        f"{reply.tokens_per_second:.1f} tokens/s"
+    )
+
+
+def as_json(reply: Reply) -> dict[str, Any]:
+    """A reply with all its figures, as plain JSON values."""
+    return {
+        **vars(reply),
+        "tokens_per_forward": reply.tokens_per_forward,
+        "tokens_per_second": reply.tokens_per_second,
+    }
+
+
+def write_json(content: Any, path: Path | None) -> None:
+    """Writes JSON to a file, or to stdout."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    if path is None:
+        typer.echo(text)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+        errors.print(f"Written: {path}", style="dim", markup=False)

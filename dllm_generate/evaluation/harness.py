@@ -1,0 +1,203 @@
+"""Accuracy, tokens per forward and speed of decoding configurations on held-out problems."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from ..text import Reply, reply, user
+from .statistics import Estimate, Interval, mean, paired_difference, ratio
+from .tasks import TASKS, Problem, check, heldout_problems
+
+Config = dict[str, Any]
+
+DEFAULT_CONFIGS: tuple[Config, ...] = (
+    {"decoder": "fixed"},
+    {"decoder": "threshold", "threshold": 0.9},
+    {"decoder": "threshold", "threshold": 0.9, "cache_policy": "prefix"},
+    {"decoder": "threshold", "threshold": 0.9, "cache_policy": "dual"},
+    {"decoder": "factor", "cache_policy": "dual"},
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A reply and whether it is right."""
+
+    problem: Problem
+    reply: Reply
+    correct: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """Figures over a set of problems.
+
+    Attributes:
+        n: number of problems.
+        accuracy: share of right answers.
+        tokens_per_forward: text tokens (no EOS, no pad) over forwards, both summed over the problems.
+        forwards: mean number of forwards of a problem.
+    """
+
+    n: int
+    accuracy: Estimate
+    tokens_per_forward: Estimate
+    forwards: Estimate
+
+    @classmethod
+    def of(cls, judged: Sequence[Judged]) -> "Score":
+        """Sums up."""
+        forwards = [float(j.reply.forwards) for j in judged]
+        tokens = [float(j.reply.tokens) for j in judged]
+        return cls(len(judged), mean([float(j.correct) for j in judged]), ratio(tokens, forwards), mean(forwards))
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one configuration achieved.
+
+    Attributes:
+        config: the options of generate.
+        judged: one entry per problem, in the order of the problems.
+        seconds: wall time of all calls of generate.
+        difference: accuracy minus that of the first configuration on the same problems; None for the first one.
+    """
+
+    config: Config
+    judged: list[Judged]
+    seconds: float
+    difference: Interval | None = None
+
+    @property
+    def overall(self) -> Score:
+        """Over all problems."""
+        return Score.of(self.judged)
+
+    @property
+    def tasks(self) -> dict[str, Score]:
+        """By task."""
+        names = dict.fromkeys(j.problem.task for j in self.judged)
+        return {name: Score.of([j for j in self.judged if j.problem.task == name]) for name in names}
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Text tokens of all problems per second."""
+        return sum(j.reply.tokens for j in self.judged) / self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: the figures, and of every problem its prompt, text and counts."""
+        answers = [
+            {
+                "task": j.problem.task,
+                "prompt": j.problem.prompt,
+                "text": j.reply.text,
+                "correct": j.correct,
+                "tokens": j.reply.tokens,
+                "forwards": j.reply.forwards,
+                "finish_reason": j.reply.finish_reason,
+            }
+            for j in self.judged
+        ]
+        return {
+            "config": self.config,
+            "overall": dataclasses.asdict(self.overall),
+            "tasks": {name: dataclasses.asdict(score) for name, score in self.tasks.items()},
+            "tokens_per_second": self.tokens_per_second,
+            "seconds": self.seconds,
+            "difference": None if self.difference is None else dataclasses.asdict(self.difference),
+            "answers": answers,
+        }
+
+
+def evaluate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    configs: Sequence[Config] = DEFAULT_CONFIGS,
+    *,
+    tasks: Sequence[str] | None = None,
+    n: int = 100,
+    batch_size: int = 1,
+    seed: int = 0,
+    problems: Sequence[Problem] | None = None,
+    progress: bool = False,
+) -> list[Result]:
+    """Decodes the same held-out problems with every configuration.
+
+    Args:
+        model: with our `generate`; [`dllm_generate.bundled.load`] gives one.
+        tokenizer: of the model.
+        configs: options of generate, one dict per configuration. `max_new_tokens` defaults to what the longest
+            reference answer needs, in whole blocks of 32.
+        tasks: names of tasks; default all.
+        n: problems per task.
+        batch_size: rows of a call of generate. Counts and greedy answers do not depend on it, speed does.
+        seed: of the problems, and of sampling.
+        problems: instead of `tasks`, `n` and `seed`.
+        progress: show a bar.
+
+    Returns:
+        One [`Result`] per configuration, in order.
+
+    Raises:
+        ValueError: an unknown task or option, or an empty list.
+
+    Example:
+        >>> results = evaluate(model, tokenizer, [{"decoder": "fixed"}, {"decoder": "threshold"}], n=20)
+        >>> [round(result.overall.accuracy.value, 2) for result in results]
+    """
+    unknown = sorted(set(tasks or ()) - set(TASKS))
+    if unknown:
+        raise ValueError(f"`tasks` has {unknown}, but only {list(TASKS)} exist.")
+    problems = list(problems if problems is not None else heldout_problems(tasks, n, seed))
+    if not problems or not configs:
+        raise ValueError(f"There are {len(problems)} problems and {len(configs)} configurations: nothing to evaluate.")
+    room = answer_room(tokenizer, problems)
+    results: list[Result] = []
+    with tqdm(total=len(problems) * len(configs), disable=not progress, unit="problem") as bar:
+        for config in configs:
+            bar.set_description(label(config))
+            torch.manual_seed(seed)
+            judged, seconds = _decode(model, tokenizer, problems, batch_size, {"max_new_tokens": room, **config}, bar)
+            results.append(Result(config, judged, seconds, _difference(results, judged)))
+    return results
+
+
+def _decode(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    batch_size: int,
+    options: Config,
+    bar: tqdm,
+) -> tuple[list[Judged], float]:
+    judged: list[Judged] = []
+    seconds = 0.0
+    for begin in range(0, len(problems), batch_size):
+        batch = problems[begin : begin + batch_size]
+        replies = reply(model, tokenizer, [user(p.prompt) for p in batch], **options)
+        judged += [Judged(p, r, check(p, r.text)) for p, r in zip(batch, replies, strict=True)]
+        seconds += replies[0].seconds
+        bar.update(len(batch))
+    return judged, seconds
+
+
+def _difference(results: Sequence[Result], judged: Sequence[Judged]) -> Interval | None:
+    if not results:
+        return None
+    return paired_difference([j.correct for j in results[0].judged], [j.correct for j in judged])
+
+
+def answer_room(tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], block: int = 32) -> int:
+    """Tokens of the longest reference answer and an EOS, rounded up to whole blocks."""
+    longest = max(len(tokenizer(p.answer, add_special_tokens=False).input_ids) for p in problems)
+    return -(-(longest + 1) // block) * block
+
+
+def label(config: Config) -> str:
+    """A short name for a configuration."""
+    plain = ("decoder", "cache_policy", "schedule")
+    return " ".join(str(value) if key in plain else f"{key}={value}" for key, value in config.items()) or "default"

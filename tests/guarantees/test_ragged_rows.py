@@ -1,0 +1,127 @@
+"""A row of a batch is its single run, the prompt stays, and lengths are exact: over decoder x policy x shapes."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import MASK, PAD, counted_forwards
+from probes import DECODERS, POLICIES, Recorder, answer, cases
+
+
+def compare(output, row, alone):
+    """Tokens, order, forwards and reason of a row are those of its single run; what follows is pad."""
+    length = alone.commit_step.shape[1]
+    assert answer(output, row) == answer(alone)
+    assert output.commit_step[row, :length].tolist() == alone.commit_step[0].tolist()
+    torch.testing.assert_close(output.confidence[row, :length], alone.confidence[0], atol=1e-4, rtol=1e-4)
+    assert (output.num_forwards[row], output.finish_reason[row]) == (alone.num_forwards[0], alone.finish_reason[0])
+    assert output.tokens_per_forward[row] == alone.tokens_per_forward[0]
+
+
+def check_row(case, output, row):
+    """What holds for every row, whatever decoded it."""
+    tokens, steps, options = answer(output, row), output.commit_step[row], case.options
+    width = max(map(len, case.prompts))
+    prompt = case.prompts[row]
+    assert output.sequences[row, width - len(prompt) : width].tolist() == prompt
+    assert MASK not in tokens
+    ends = options["eos_token_id"] if isinstance(options["eos_token_id"], list) else [options["eos_token_id"]]
+    first = next((i + 1 for i, token in enumerate(tokens) if token in ends), options["max_new_tokens"])
+    assert len(tokens) == first
+    assert output.finish_reason[row] == ("eos" if tokens[-1] in ends else "length")
+    assert (output.sequences[row, width + len(tokens) :] == PAD).all()
+    assert (steps[: len(tokens)] >= 0).all() and (steps[len(tokens) :] == -1).all()
+    text = len(tokens) - (tokens[-1] in ends)
+    torch.testing.assert_close(output.tokens_per_forward[row], torch.tensor(text / int(output.num_forwards[row])))
+
+
+@given(cases())
+@settings(max_examples=150)
+def test_a_row_is_its_single_run(llada, case):
+    output = llada.generate(**case.inputs, **case.options)
+    for row in range(len(case.prompts)):
+        check_row(case, output, row)
+        with counted_forwards(llada) as shapes:
+            alone = llada.generate(**case.single(row), **case.options)
+        assert len(shapes) == alone.num_forwards[0]
+        compare(output, row, alone)
+    assert output.sequences.shape[1] == max(map(len, case.prompts)) + max(
+        len(answer(output, row)) for row in range(len(case.prompts))
+    )
+
+
+def test_every_decoder_with_every_policy(llada):
+    prompts = {"input_ids": torch.tensor([[PAD, PAD, 5], [3, 1, 4]]), "attention_mask": torch.tensor([[0, 0, 1], [1, 1, 1]])}
+    for decoder in DECODERS:
+        for policy in POLICIES:
+            options = {**decoder, **policy, "max_new_tokens": 9, "block_length": 4, "return_dict_in_generate": True}
+            output = llada.generate(**prompts, **options)
+            compare(output, 0, llada.generate(torch.tensor([[5]]), **options))
+            compare(output, 1, llada.generate(torch.tensor([[3, 1, 4]]), **options))
+
+
+@given(cases(), st.booleans())
+@settings(max_examples=60)
+def test_every_step_of_a_row_commits(llada, case, early_stop):
+    schedule = Recorder(block_length=case.options.pop("block_length"), early_stop=early_stop)
+    case.options.pop("steps", None)
+    output = llada.generate(**case.inputs, **case.options, schedule=schedule)
+    left = {row: case.options["max_new_tokens"] for row in range(len(case.prompts))}
+    ran_in = dict.fromkeys(left, 0)
+    for rows, ran, still_open in schedule.log:
+        for row, has_run, count in zip(rows, ran, still_open):
+            assert count < left[row] if has_run else count == left[row]
+            left[row] = count
+            ran_in[row] += has_run
+    assert [ran_in[row] for row in left] == output.num_forwards.tolist()
+    assert max(ran_in.values()) <= case.options["max_new_tokens"]
+    if not early_stop:
+        assert not any(left.values())
+
+
+@given(cases(max_rows=2))
+@settings(max_examples=30)
+def test_early_stop_saves_forwards_and_changes_no_text(llada, case):
+    early = llada.generate(**case.inputs, **case.options)
+    late = llada.generate(**case.inputs, **case.options, schedule_config={"early_stop": False})
+    assert torch.equal(early.sequences, late.sequences)
+    assert (early.num_forwards <= late.num_forwards).all()
+
+
+@given(cases(max_rows=1))
+@settings(max_examples=20)
+def test_inputs_of_every_form(llada, case):
+    """1-D ids, ids by position or by name, a mask of ones or none, integer or bool: the same call."""
+    ids = torch.tensor(case.prompts)
+    expected = llada.generate(ids, **case.options).sequences
+    ones = torch.ones_like(ids)
+    for inputs in (
+        {"inputs": ids[0]},
+        {"input_ids": ids},
+        {"input_ids": ids.int()},
+        {"inputs": ids, "attention_mask": ones},
+        {"inputs": ids[0], "attention_mask": ones[0]},
+        {"inputs": ids, "attention_mask": ones.bool()},
+    ):
+        assert torch.equal(llada.generate(**inputs, **case.options).sequences, expected)
+
+
+def test_padding_without_a_mask(llada):
+    """As in transformers, pad tokens at the ends of a row are padding where no mask says otherwise."""
+    options = {"max_new_tokens": 6, "block_length": 4, "decoder": "threshold", "threshold": 0.4}
+    alone = llada.generate(torch.tensor([[7, PAD, 9]]), **options)[:, 3:]
+    for row in ([PAD, PAD, 7, PAD, 9], [7, PAD, 9, PAD, PAD]):
+        batch = llada.generate(torch.tensor([row, [1, 2, 3, 4, 5]]), **options)
+        assert torch.equal(batch[:1, 5:], alone)
+
+
+def test_decisions_are_not_decided_by_rounding(llada):
+    """The tiny model is fit for comparisons of tokens: no prediction and no order is a near tie."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        logits = llada(torch.randint(0, MASK, (50, 12))).logits
+    logits[..., MASK] = -torch.inf
+    top = logits.topk(2, -1).values
+    assert (top[..., 0] - top[..., 1]).min() > 1e-4
+    order = logits.softmax(-1).amax(-1).sort(-1).values
+    assert (order[:, 1:] - order[:, :-1]).quantile(0.01) > 1e-4
+    assert order.median() > 0.2 and order.max() < 0.999

@@ -1,0 +1,112 @@
+"""What property tests draw from, and schedules that watch a run or disturb it."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from models import EOS, PAD, VOCABULARY, padded
+
+from dllm_generate.schedules.blockwise import BlockwiseSchedule
+
+DECODERS = [
+    {"decoder": "fixed"},
+    {"decoder": "fixed", "steps_per_block": 2},
+    {"decoder": "fixed", "steps": 12},
+    {"decoder": "fixed", "decoder_config": {"ranking": "margin"}},
+    {"decoder": "fixed", "steps_per_block": 3, "decoder_config": {"ranking": "entropy"}},
+    {"decoder": "threshold", "threshold": 0.3},
+    {"decoder": "threshold", "threshold": 0.6, "decoder_config": {"strict": True, "near_tie": 0.05}},
+    {"decoder": "factor", "decoder_config": {"factor": 0.9}},
+    {"decoder": "factor", "decoder_config": {"factor": 1.6, "take_last": False}},
+]
+NO_CACHE = {"cache_policy": "none"}
+POLICIES = [NO_CACHE] + [
+    {"cache_policy": name, "policy_config": {"refresh_interval": interval}}
+    for name in ("prefix", "dual")
+    for interval in (None, 1, 2, 3)
+]
+# Ids that the random model writes often: with them as EOS, rows end early and at different places.
+COMMON = [EOS, 0, 17, 36, 45]
+
+
+@dataclasses.dataclass
+class Case:
+    """One drawn call."""
+
+    prompts: list[list[int]]
+    side: str
+    options: dict[str, Any]
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        return padded(self.prompts, self.side)
+
+    def single(self, row: int) -> dict[str, torch.Tensor]:
+        """The row on its own, with neither padding nor mask."""
+        return {"input_ids": torch.tensor([self.prompts[row]])}
+
+
+@st.composite
+def cases(draw, max_rows: int = 3, policies=POLICIES, decoders=DECODERS) -> Case:
+    """Ragged batches over decoder x policy x lengths; prompts may hold the mask, pad and EOS ids inside."""
+    # Ends are no pad: without a mask, a pad token at the end of a row is padding.
+    end, inside = st.integers(0, PAD - 1), st.integers(0, VOCABULARY - 1)
+    prompt = st.one_of(
+        end.map(lambda token: [token]),
+        st.tuples(end, st.lists(inside, max_size=9), end).map(lambda parts: [parts[0], *parts[1], parts[2]]),
+    )
+    new_tokens = draw(st.integers(1, 13))
+    options = {
+        **draw(st.sampled_from(decoders)),
+        **draw(st.sampled_from(policies)),
+        "max_new_tokens": new_tokens,
+        "block_length": draw(st.sampled_from([1, 2, 3, 4, 5, 8, 64])),
+        "eos_token_id": draw(st.sampled_from([EOS, COMMON])),
+        "return_dict_in_generate": True,
+    }
+    if "steps" in options:
+        blocks = -(-new_tokens // options["block_length"])
+        options["steps"] = max(options["steps"], blocks)
+    rows = draw(st.lists(prompt, min_size=1, max_size=max_rows))
+    return Case(rows, draw(st.sampled_from(["left", "right"])), options)
+
+
+def answer(output: Any, row: int = 0) -> list[int]:
+    """Generated ids of a row, EOS included and without the pad behind it."""
+    steps = output.commit_step[row]
+    return output.sequences[row, -len(steps) :][steps >= 0].tolist() if len(steps) else []
+
+
+class Shared:
+    """Schedules for tests: one object through all copies of the config."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorder(Shared, BlockwiseSchedule):
+    """Notes, after every step, which rows ran and what is open."""
+
+    log: list = dataclasses.field(default_factory=list)
+
+    def advance(self, canvas, ran):
+        super().advance(canvas, ran)
+        self.log.append((canvas.row.tolist(), ran.tolist(), canvas.open.sum(1).tolist()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Idling(Shared, BlockwiseSchedule):
+    """Lets rows idle at random; at least one of those that are not finished goes on. A pure function of the canvas."""
+
+    salt: int = 0
+
+    def active(self, canvas):
+        blocks = super().active(canvas)
+        unfinished = ~canvas.finished
+        tick = int((canvas.open.sum(1) * unfinished).sum())
+        draws = [hash((self.salt, tick, row)) % 1000 for row in canvas.row.tolist()]
+        luck = torch.where(unfinished, torch.tensor(draws), -1)
+        live = unfinished & ((luck >= 500) | (luck == luck.max()))
+        return dataclasses.replace(blocks, live=live[:, None], force=live[:, None])
