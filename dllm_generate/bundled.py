@@ -50,13 +50,17 @@ def load(
         The model in evaluation mode with our `generate`, and the tokenizer.
 
     Raises:
-        FileNotFoundError: if the bundled model is missing.
+        FileNotFoundError: if the bundled model or a folder that is clearly meant as one is missing.
         OSError: if there is no such model.
 
     Example:
         >>> model, tokenizer = load()
     """
     source = str(model or bundled_model())
+    if source.startswith(("/", "./", "../", "~")):
+        source = str(Path(source).expanduser())
+        if not Path(source).is_dir():
+            raise FileNotFoundError(f"There is no folder {source!r}.")
     tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     loaded = AutoModelForCausalLM.from_pretrained(
         source, dtype=dtype, device_map=device or default_device(), trust_remote_code=trust_remote_code

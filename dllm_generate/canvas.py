@@ -30,6 +30,8 @@ class Canvas(Rows):
         finished (`BoolTensor (B,)`): rows that need no further step.
         row (`LongTensor (B,)`): index of the row in the batch of the call.
         eos_token_ids (`tuple[int, ...]`): committing one of these may end a row.
+        mask_token_id (`int`): id of open positions.
+        revocable (`bool`): a committed token is final only when its block is finished.
         first (`int`): first column of the prompts. Columns in front of it are padding, made for a longer prompt that
             shares the columns (guidance); they are not returned.
     """
@@ -49,6 +51,8 @@ class Canvas(Rows):
     finished: torch.Tensor
     row: torch.Tensor
     eos_token_ids: tuple[int, ...] = ()
+    mask_token_id: int = 0
+    revocable: bool = False
     first: int = 1
 
     @classmethod
@@ -101,6 +105,7 @@ class Canvas(Rows):
             finished=~opened.any(1),
             row=torch.arange(batch, device=ids.device),
             eos_token_ids=eos_token_ids,
+            mask_token_id=mask_token_id,
         )
 
     @property
@@ -116,7 +121,7 @@ class Canvas(Rows):
         chosen: torch.Tensor,
         step: torch.Tensor,
     ) -> None:
-        """Fixes tokens. The only place that writes them.
+        """Fixes tokens. The only place that writes them; [`reopen`] takes them back.
 
         Args:
             columns, tokens, confidence, chosen: `(B, n)`; entries that are not chosen go to the scratch column.
@@ -131,8 +136,26 @@ class Canvas(Rows):
         if self.eos_token_ids:
             eos = _is_any(tokens, self.eos_token_ids) & chosen
             self.first_eos = torch.minimum(self.first_eos, torch.where(eos, columns, self.width).amin(1))
-        has_open, first_open = self.open.max(1)
-        self.first_open = torch.where(has_open, first_open, self.width)
+        self.first_open = self._first(self.open)
+
+    def reopen(self, columns: torch.Tensor, chosen: torch.Tensor) -> None:
+        """Takes commits back: the chosen positions are masked and open again.
+
+        Args:
+            columns, chosen: `(B, n)`; chosen ones must be editable. Entries that are not go to the scratch column.
+        """
+        target = torch.where(chosen, columns, 0)
+        self.input_ids.scatter_(1, target, self.mask_token_id)
+        self.confidence.scatter_(1, target, 0.0)
+        self.commit_step.scatter_(1, target, -1)
+        self.open.scatter_(1, target, chosen)
+        if self.eos_token_ids:
+            self.first_eos = self._first(_is_any(self.input_ids, self.eos_token_ids) & self.editable & ~self.open)
+        self.first_open = self._first(self.open)
+
+    def _first(self, cells: torch.Tensor) -> torch.Tensor:
+        found, column = cells.max(1)
+        return torch.where(found, column, self.width)
 
     def take(self, other: "Canvas") -> None:
         """Copies the rows of `other` to their places in this canvas."""

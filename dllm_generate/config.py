@@ -53,9 +53,10 @@ class DiffusionGenerationConfig(GenerationConfig):
     model's family.
 
     Args:
-        decoder (`str` or `Decoder`): which predictions of a step are committed: `"fixed"`, `"threshold"`, `"factor"`.
+        decoder (`str` or `Decoder`): which predictions of a step are committed: `"fixed"`, `"threshold"`, `"factor"`,
+            `"hierarchical"`, `"remasking"`, `"credit"`.
         schedule (`str` or `Schedule`): which positions may be committed now: `"blockwise"`.
-        cache_policy (`str` or `CachePolicy`): what a step recomputes: `"none"`, `"prefix"`, `"dual"`.
+        cache_policy (`str` or `CachePolicy`): what a step recomputes: `"none"`, `"prefix"`, `"dual"`, `"vicinity"`.
         decoder_config, schedule_config, policy_config (`dict`): further hyper-parameters of the three.
         block_length (`int`): positions of a block; longer than the answer decodes the whole canvas at once.
         steps (`int`): denoising steps over the whole answer (decoder `"fixed"`). Unset: one token per step.
@@ -131,6 +132,14 @@ class DiffusionGenerationConfig(GenerationConfig):
         else:
             require(value is None or (is_int(value) and value > 0), option, value, "an int > 0")
 
+    def update(self, defaults_only: bool = False, allow_custom_entries: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """As transformers'; hyper-parameters of a part that the choice with precedence replaces go with it."""
+        if defaults_only:
+            kwargs = outranked_by(vars(self), kwargs)
+        else:
+            vars(self).update(outranked_by(kwargs, {name: getattr(self, name) for name in OWN_FIELDS}))
+        return super().update(defaults_only=defaults_only, allow_custom_entries=allow_custom_entries, **kwargs)
+
     def build(self, kind: Registry) -> Any:
         """Makes the decoder, schedule or cache policy that this config asks for."""
         flat = {option: getattr(self, option) for option in FLAT_HYPER_PARAMETERS}
@@ -169,7 +178,12 @@ class DiffusionGenerationConfig(GenerationConfig):
     @classmethod
     def from_model_config(cls, model_config: Any) -> "DiffusionGenerationConfig":
         """As transformers', which reads each attribute from its base class and so fails for a subclass with fields."""
-        return cls.upgrade(GenerationConfig.from_model_config(model_config))
+        config = cls.upgrade(GenerationConfig.from_model_config(model_config))
+        # With this mark in a saved file, transformers would drop our own options when it loads the model.
+        config._from_model_config = None
+        # `use_cache: false` of a published model config is about plain forwards.
+        config.use_cache = None
+        return config
 
     @classmethod
     def upgrade(cls, config: GenerationConfig) -> "DiffusionGenerationConfig":
@@ -184,6 +198,32 @@ class DiffusionGenerationConfig(GenerationConfig):
         if hasattr(config, "_original_object_hash"):
             upgraded._original_object_hash = hash(upgraded)
         return upgraded
+
+
+def outranked_by(choice: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Returns `values` without what `choice` makes void: own options of lower precedence that say otherwise.
+
+    Those are the hyper-parameters of a decoder, schedule or policy other than the chosen one, and hyper-parameters that
+    the choice gives in another way: flat or in a dict, in an instance, `steps` or `steps_per_block`.
+    """
+    left = dict(values)
+    flat = {name for name in FLAT_HYPER_PARAMETERS if choice.get(name) is not None}
+    for kind in KINDS:
+        part, home = choice.get(kind.option), left.get(kind.home)
+        if part is not None and part != left.get(kind.option):
+            home = None
+        if isinstance(home, dict):
+            home = {key: value for key, value in home.items() if key not in flat}
+        if kind.home in left:
+            left[kind.home] = home
+        given = set(choice[kind.home]) if isinstance(choice.get(kind.home), dict) else set()
+        if dataclasses.is_dataclass(part):
+            given |= {field.name for field in dataclasses.fields(part)}
+        left.update(dict.fromkeys(given & set(FLAT_HYPER_PARAMETERS) & set(left)))
+    for one, other in (("steps", "steps_per_block"), ("steps_per_block", "steps")):
+        if one in flat and other in left:
+            left[other] = None
+    return left
 
 
 def _validate_sampling(config: GenerationConfig) -> None:
@@ -229,7 +269,7 @@ def resolve(config: DiffusionGenerationConfig, explicit: set[str], family: Famil
         family: of the model.
     """
     if config.use_cache is False and "cache_policy" in explicit and config.cache_policy != "none":
-        raise ValueError(f"`use_cache` is False, but `cache_policy` is {config.cache_policy!r}: leave one of them None.")
+        raise ValueError(f"`use_cache` is False, but `cache_policy` is {config.cache_policy!r}: set only one of them.")
     preset = {"decoder": "fixed", "schedule": "blockwise", "cache_policy": "none"}
     preset.update(family.presets.get(config.preset or "published", {}))
     takes = {}
@@ -250,6 +290,11 @@ def resolve(config: DiffusionGenerationConfig, explicit: set[str], family: Famil
         if option in explicit and getattr(config, option) is not None and not any(option in t for t in takes.values()):
             parts = [str(getattr(config, kind.option)) for kind in KINDS]
             warnings.warn(f"`{option}` has no effect with {', '.join(parts)}.", UserWarning, stacklevel=4)
+    if config.infill:
+        if "max_new_tokens" in explicit:
+            warnings.warn("`max_new_tokens` has no effect with `infill`.", UserWarning, stacklevel=4)
+        # Nothing is appended. transformers wants room for one token, and limits what has no limit of its own.
+        config.max_new_tokens = 1
     return config
 
 

@@ -12,6 +12,7 @@ from .canvas import Canvas
 from .constraints import Constraints
 from .decoders import Decoder, DecoderState
 from .guidance import Guidance, View
+from .progress import reopened, with_progress
 from .sampling import Noise
 from .schedules import Blocks, Schedule
 
@@ -167,8 +168,14 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[tupl
 
     open_mask = canvas.open.gather(1, columns).view(-1, length) & live[:, None]
     block_ids = canvas.input_ids.gather(1, columns).view(-1, length)
+    if run.decoder.revocable:
+        state.editable = canvas.editable.gather(1, columns).view(-1, length) & live[:, None]
     output = run.decoder(block_ids, scores, open_mask=open_mask, ran=live, state=state)
-    commit = _with_progress(output.commit & open_mask, output.confidence, open_mask, blocks.force.flatten())
+    if output.reopen is not None and state.editable is not None:
+        again = reopened(output.reopen, output.commit, open_mask, state.editable)
+        canvas.reopen(columns, again.view(batch, -1))
+        open_mask = open_mask | again
+    commit = with_progress(output.commit & open_mask, output.confidence, open_mask, blocks.force.flatten())
 
     tokens, confidence, commit = (x.view(batch, -1) for x in (output.tokens, output.confidence, commit))
     run.invalid = (~scores.amax(-1).isfinite() & open_mask).view(batch, -1).any(1)
@@ -177,15 +184,6 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[tupl
     state.step = state.step + live
     run.cache_state.advance(plan, blocks)
     run.schedule.advance(canvas, ran)
-
-
-def _with_progress(
-    commit: torch.Tensor, confidence: torch.Tensor, open_mask: torch.Tensor, force: torch.Tensor
-) -> torch.Tensor:
-    """Adds the best open position (left-most on ties) of those rows `(R,)` in `force` that commit nothing."""
-    best = confidence.masked_fill(~open_mask, float("-inf")).argmax(-1, keepdim=True)
-    stuck = (force & ~commit.any(-1))[:, None] & open_mask
-    return commit | (stuck & (torch.arange(commit.shape[-1], device=commit.device) == best))
 
 
 def _noise(run: Run, columns: torch.Tensor, slots: int) -> Noise | None:
@@ -242,5 +240,7 @@ def _forward(
     hidden = run.backbone.hidden_states(
         view.input_ids.gather(1, columns), view.position_ids.gather(1, columns), visible, run.cache
     )
+    if run.cache is not None:
+        run.cache.release()
     source = source.clamp(0, width - 1)[..., None]
     return hidden.gather(1, source.expand(-1, -1, hidden.shape[-1]))

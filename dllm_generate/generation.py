@@ -109,6 +109,7 @@ def build_run(request: Request) -> Run:
         )
 
     canvas, guidance = _canvases(request)
+    canvas.revocable = decoder.revocable
     for grid in (canvas,) if guidance is None else (canvas, guidance.prompt):
         _check_length(request, grid)
     halves = 1 if guidance is None else 2

@@ -129,13 +129,6 @@ class DiffusionGenerationMixin(GenerationMixin):
             generation_config, **unused
         )
         generation_config.use_cache = use_cache
-        model_config = self.generation_config
-        for kind in KINDS:
-            # Hyper-parameters that the model's config gives to another part than the one chosen now.
-            if kind.home not in explicit and getattr(generation_config, kind.option) != getattr(
-                model_config, kind.option
-            ):
-                setattr(generation_config, kind.home, None)
         refuse_autoregressive(generation_config)
         resolve(generation_config, explicit, family_of(self, generation_config))
         return generation_config, model_kwargs

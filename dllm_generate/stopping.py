@@ -15,7 +15,8 @@ class Stopper:
     """Ends rows by transformers' stopping criteria.
 
     A criterion sees what it would see in left-to-right generation: the ids up to each token in turn, as soon as
-    everything up to that token is committed. So a string that ends within a block is not missed.
+    everything up to that token is committed. So a string that ends within a block is not missed. Where a decoder may
+    take commits back, only finished blocks count.
 
     Args:
         criteria: those that look at ids; EOS and length are the loop's own.
@@ -59,6 +60,8 @@ class Stopper:
         canvas, row = run.canvas, int(run.canvas.row[place])
         begin = self._seen.get(row, int(canvas.origin[place]))
         end = min(int(canvas.first_open[place]), int(canvas.end[place]), int(canvas.first_eos[place]))
+        if canvas.revocable and not canvas.finished[place]:
+            end = min(end, int(run.schedule.settled(canvas)[place]))
         self._seen[row] = max(begin, end)
         for column in range(begin, end):
             prefix = canvas.input_ids[place : place + 1, canvas.first : column + 1]

@@ -1,7 +1,7 @@
 """Turns a snapshot of `train_tiny.py` into a folder that is laid out like a model repository on the Hub.
 
-    python examples/export_tiny.py runs/tiny/final model_cards/dllm-tiny
-    python examples/export_tiny.py runs/tiny-ar/final model_cards/dllm-tiny-ar --causal
+python examples/export_tiny.py runs/tiny/final model_cards/dllm-tiny
+python examples/export_tiny.py runs/tiny-ar/final model_cards/dllm-tiny-ar --causal
 """
 
 import argparse

@@ -108,7 +108,7 @@ def parse_stage(text):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", required=True, help="folder of the run")
-    parser.add_argument("--stages", nargs="+", type=parse_stage, default=[(0, 2, dict.fromkeys(TASKS, 1.0))])
+    parser.add_argument("--stages", nargs="+", type=parse_stage, default=[(0, 3, dict.fromkeys(TASKS, 1.0))])
     parser.add_argument("--max-steps", type=int, default=6000)
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--decay", type=float, default=0.6, help="share of the run with falling learning rate")

@@ -64,6 +64,7 @@ class _Body(nn.Module):
     def forward(self, input_ids, position_ids, attention_mask, cache=None, use_cache=None, return_dict=True):
         call = Call(len(self.calls), input_ids, position_ids, attention_mask)
         self.calls.append(call)
+        assert call.number < 1000, "decoding does not end"
         return SimpleNamespace(last_hidden_state=self.script(call))
 
 
@@ -133,7 +134,9 @@ def padded(prompts: list[list[int]], side: str = "left", pad: int = PAD) -> dict
     width = max(map(len, prompts))
     fill = [[pad] * (width - len(p)) for p in prompts]
     ids = [f + p if side == "left" else p + f for f, p in zip(fill, prompts)]
-    lead = [[0] * len(f) + [1] * len(p) if side == "left" else [1] * len(p) + [0] * len(f) for f, p in zip(fill, prompts)]
+    lead = [
+        [0] * len(f) + [1] * len(p) if side == "left" else [1] * len(p) + [0] * len(f) for f, p in zip(fill, prompts)
+    ]
     return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(lead)}
 
 

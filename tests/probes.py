@@ -19,6 +19,10 @@ DECODERS = [
     {"decoder": "threshold", "threshold": 0.6, "decoder_config": {"strict": True, "near_tie": 0.05}},
     {"decoder": "factor", "decoder_config": {"factor": 0.9}},
     {"decoder": "factor", "decoder_config": {"factor": 1.6, "take_last": False}},
+    {"decoder": "hierarchical", "threshold": 0.6, "decoder_config": {"low_threshold": 0.2}},
+    {"decoder": "credit", "threshold": 0.5},
+    {"decoder": "remasking", "threshold": 0.6, "decoder_config": {"low_threshold": 0.2, "remask_threshold": 0.5}},
+    {"decoder": "remasking", "threshold": 0.6, "decoder_config": {"low_threshold": 0.2, "remask_threshold": 0.5}},
 ]
 NO_CACHE = {"cache_policy": "none"}
 POLICIES = [NO_CACHE] + [
@@ -26,6 +30,12 @@ POLICIES = [NO_CACHE] + [
     for name in ("prefix", "dual")
     for interval in (None, 1, 2, 3)
 ]
+POLICIES += [
+    {"cache_policy": "vicinity", "policy_config": {"prefix_look": 2, "after_look": 3, "refresh_interval": interval}}
+    for interval in (None, 2)
+]
+# For loops over everything: no second interval.
+GRID = [policy for policy in POLICIES if policy.get("policy_config", {}).get("refresh_interval") in (None, 2)]
 # Ids that the random model writes often: with them as EOS, rows end early and at different places.
 COMMON = [EOS, 0, 17, 36, 45]
 
@@ -41,6 +51,11 @@ class Case:
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
         return padded(self.prompts, self.side)
+
+    def schedule(self, cls, **kwargs):
+        """Takes the options of the schedule out, and returns an instance with the same values."""
+        self.options.pop("steps", None)
+        return cls(self.options.pop("block_length"), **self.options.pop("schedule_config"), **kwargs)
 
     def single(self, row: int) -> dict[str, torch.Tensor]:
         """The row on its own, with neither padding nor mask."""
@@ -62,6 +77,7 @@ def cases(draw, max_rows: int = 3, policies=POLICIES, decoders=DECODERS) -> Case
         **draw(st.sampled_from(policies)),
         "max_new_tokens": new_tokens,
         "block_length": draw(st.sampled_from([1, 2, 3, 4, 5, 8, 64])),
+        "schedule_config": {"align": draw(st.sampled_from(["prompt", "prompt", "position", "end"]))},
         "eos_token_id": draw(st.sampled_from([EOS, COMMON])),
         "return_dict_in_generate": True,
     }

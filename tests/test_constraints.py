@@ -96,6 +96,15 @@ def test_repetition_penalty_counts_prompt_and_committed_tokens():
     assert rows[:, 2:].tolist() == [[9, 11, 5], [5, 11, 5]]
 
 
+def test_repetition_penalty_counts_nothing_else():
+    """Not the ids of padding, nor what was predicted in a step and not committed."""
+    logits = torch.full((20, 64), -5.0)
+    logits[0::2, 5], logits[1::2, 9], logits[:, 11] = 3.0, 2.0, 1.9
+    model = Scripted(logits)
+    options = {"block_length": 4, "max_new_tokens": 2, "repetition_penalty": 10.0}
+    assert model.generate(**padded([[0], [0, 0, 0]], pad=9), **options)[:, 3:].tolist() == [[9, 5]] * 2
+
+
 class Plain(LogitsProcessor):
     """A user's ban, which does not say that it needs no order."""
 

@@ -152,9 +152,10 @@ def test_eos(decoder):
     """An EOS with everything before it committed ends the row; one with an open position before it does not."""
     cells = [(5, 0.9), (6, 0.8), (7, 0.7), (EOS, 0.95)] + [(9, 0.9)] * 12
     model = Scripted(table(*cells))
+    one_by_one = {"threshold": {"threshold": 0.99}, "factor": {"factor": 0.01, "take_last": False}}
     output = model.generate(
-        torch.tensor([[1]]), decoder=decoder, threshold=None if decoder != "threshold" else 0.99, max_new_tokens=16,
-        block_length=4, decoder_config={"factor": 0.01, "take_last": False} if decoder == "factor" else None, return_dict_in_generate=True,
+        torch.tensor([[1]]), decoder=decoder, decoder_config=one_by_one.get(decoder), max_new_tokens=16, block_length=4,
+        return_dict_in_generate=True,
     )  # fmt: skip
     assert output.sequences.tolist() == [[1, 5, 6, 7, EOS]]
     assert output.num_forwards.tolist() == [len(model.calls)] == [4]

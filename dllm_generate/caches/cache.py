@@ -90,6 +90,10 @@ class DiffusionCache(Cache):
         """Aims the next forward at `columns` `(n, W)` of `rows` `(n,)`; None means every row in order."""
         self.columns, self.rows = columns, rows
 
+    def release(self) -> None:
+        """Lets go of the columns, which after a refresh are as many as the canvas has."""
+        self.columns, self.rows = None, None
+
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         while len(self.layers) <= layer_idx:
             self.layers.append(DiffusionLayer(self))

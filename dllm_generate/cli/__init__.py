@@ -2,10 +2,7 @@
 
 import typer
 
-from .bench import bench
-from .chat import chat
-from .evaluate import evaluate_command
-from .run import run
+from . import bench, chat, evaluate, run
 
 app = typer.Typer(
     name="dllm-generate",
@@ -15,9 +12,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run)
-app.command("chat")(chat)
-app.command("eval")(evaluate_command)
-app.command("bench")(bench)
+app.command("run")(run.run)
+app.command("chat")(chat.chat)
+app.command("eval")(evaluate.evaluate_command)
+app.command("bench")(bench.bench)
 
 __all__ = ["app"]

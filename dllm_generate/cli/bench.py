@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +14,7 @@ from rich.table import Table
 from ..evaluation.bench import Overhead, Speed, fixed_environment, larger_model, measure_overhead, measure_speed
 from ..evaluation.harness import label
 from ..evaluation.memory import StepMemory, measure_memory
-from .common import load_model, reported, write_json
+from .common import columns_table, load_model, reported, write_json
 from .evaluate import machine
 
 PARTS = ("overhead", "memory", "speed")
@@ -27,6 +26,9 @@ def bench(
     ] = None,
     only: Annotated[
         str | None, typer.Option("--only", help=f"Measure one of: {', '.join(PARTS)}. Default: all.")
+    ] = None,
+    decoders: Annotated[
+        str | None, typer.Option("--decoders", help="For overhead and memory: names with commas between. Default: all.")
     ] = None,
     larger: Annotated[
         bool, typer.Option(help="Measure the overhead of a random LLaDA of 167 million parameters as well.")
@@ -48,14 +50,14 @@ def bench(
         if environment is not None:
             # The allocator and OpenMP read their settings once, when a process starts.
             os.execve(sys.executable, [sys.executable, "-m", "dllm_generate.cli", *sys.argv[1:]], environment)
-        torch.set_num_threads(1)
-        loaded, tokenizer = load_model({"model": model, "dtype": "float32", "device": "cpu"})
+        loaded, tokenizer = load_model({"model": model, "dtype": "float32", "device": "cpu", "threads": 1})
+        names = [name.strip() for name in decoders.split(",")] if decoders else None
         parts = [only] if only else PARTS
         report: dict[str, Any] = {"settings": {"model": model, "runs": runs, "quick": quick, **machine(loaded)}}
         if "overhead" in parts:
-            report["overhead"] = _overheads(loaded, larger, runs, quick)
+            report["overhead"] = _overheads([loaded, *([larger_model()] if larger else [])], names, runs, quick)
         if "memory" in parts:
-            report["memory"] = measure_memory(progress=True)
+            report["memory"] = measure_memory(names, progress=True)
         if "speed" in parts:
             report["speed"] = measure_speed(loaded, tokenizer, runs=1 if quick else runs, progress=True)
     if not json_output:
@@ -65,12 +67,12 @@ def bench(
         write_json(plain, path)
 
 
-def _overheads(model: Any, larger: bool, runs: int, quick: bool) -> dict[str, list[Overhead]]:
-    size = {"runs": 1, "new_tokens": 64} if quick else {"runs": runs}
-    measured = {"given": measure_overhead(model, progress=True, **size)}  # type: ignore[arg-type]
-    if larger:
-        measured["larger"] = measure_overhead(larger_model(), progress=True, **size)  # type: ignore[arg-type]
-    return measured
+def _overheads(
+    models: Sequence[Any], decoders: Sequence[str] | None, runs: int, quick: bool
+) -> dict[str, list[Overhead]]:
+    size: dict[str, Any] = {"runs": 1, "new_tokens": 64} if quick else {"runs": runs}
+    named = zip(("given", "larger"), models)
+    return {name: measure_overhead(model, decoders, progress=True, **size) for name, model in named}
 
 
 def _plain(value: Any) -> Any:
@@ -91,16 +93,8 @@ def _show(report: dict[str, Any]) -> None:
         console.print(_speed_table(report["speed"]))
 
 
-def _table(title: str, first: str, *columns: str) -> Table:
-    made = Table(title=title)
-    made.add_column(first, overflow="fold")
-    for name in columns:
-        made.add_column(name, justify="right")
-    return made
-
-
 def _overhead_table(name: str, results: Sequence[Overhead]) -> Table:
-    made = _table(f"Overhead, {name} model", "decoder", "call / forwards", "forwards", "forward ms", "loop ms")
+    made = columns_table(f"Overhead, {name} model", "decoder", "call / forwards", "forwards", "forward ms", "loop ms")
     for r in results:
         made.add_row(r.decoder, f"{r.ratio:.3f}", str(r.forwards), f"{r.forward_ms:.2f}", f"{r.loop_ms:.2f}")
     return made
@@ -108,7 +102,9 @@ def _overhead_table(name: str, results: Sequence[Overhead]) -> Table:
 
 def _memory_table(results: Sequence[StepMemory]) -> Table:
     lengths = sorted({r.prompt_length for r in results})
-    made = _table("Peak extra memory of a step, KiB", "decoder, policy", *(f"prompt {length}" for length in lengths))
+    made = columns_table(
+        "Peak extra memory of a step, KiB", "decoder, policy", *(f"prompt {length}" for length in lengths)
+    )
     peaks = {(r.decoder, r.cache_policy, r.prompt_length): r.peak_bytes for r in results}
     for decoder, policy in dict.fromkeys((r.decoder, r.cache_policy) for r in results):
         made.add_row(f"{decoder}, {policy}", *(f"{peaks[decoder, policy, length] / 1024:.1f}" for length in lengths))
@@ -116,7 +112,7 @@ def _memory_table(results: Sequence[StepMemory]) -> Table:
 
 
 def _speed_table(results: Sequence[Speed]) -> Table:
-    made = _table("Speed, batch 1", "configuration", "tokens/s", "ratio", "TPF")
+    made = columns_table("Speed, batch 1", "configuration", "tokens/s", "ratio", "TPF")
     for r in results:
         made.add_row(label(r.config), f"{r.tokens_per_second:.1f}", f"{r.ratio:.2f}", f"{r.tokens_per_forward:.2f}")
     return made

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
 from rich.console import Console
+from rich.table import Table
 from transformers.utils import logging
 
 from ..bundled import load
@@ -30,9 +32,16 @@ def reported() -> Iterator[None]:
 
 def load_model(options: dict[str, Any]) -> tuple[Any, Any]:
     """Loads the model of [`model_options`]; progress bars only on a terminal."""
+    options = dict(options)
+    threads = options.pop("threads")
+    # The bundled model is too small for a second thread to help, and on a busy machine threads wait for each other.
+    if threads is None and options["model"] is None:
+        threads = 1
+    if threads is not None:
+        torch.set_num_threads(threads)
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
-    return load(options["model"], **{name: value for name, value in options.items() if name != "model"})
+    return load(**options)
 
 
 def stats_line(reply: Reply) -> str:
@@ -61,3 +70,12 @@ def write_json(content: Any, path: Path | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")
         errors.print(f"Written: {path}", style="dim", markup=False)
+
+
+def columns_table(title: str, first: str, *columns: str) -> Table:
+    """An empty table with a column of names and right-aligned columns of numbers."""
+    made = Table(title=title)
+    made.add_column(first, overflow="fold")
+    for name in columns:
+        made.add_column(name, justify="right")
+    return made

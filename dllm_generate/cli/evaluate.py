@@ -16,7 +16,7 @@ from rich.table import Table
 from ..evaluation.harness import DEFAULT_CONFIGS, Config, Result, evaluate, label
 from ..evaluation.statistics import Estimate
 from ..evaluation.tasks import TASKS
-from .common import load_model, reported, write_json
+from .common import columns_table, load_model, reported, write_json
 from .options import model_options, parse_dict, parse_pair, takes
 
 
@@ -75,7 +75,7 @@ def evaluate_command(
     if json_output:
         write_json(report, None)
     else:
-        Console().print(table(results))
+        Console().print(*tables(results), sep="\n")
     if output is not None:
         write_json(report, output)
 
@@ -101,26 +101,18 @@ def machine(model: Any) -> dict[str, Any]:
     }
 
 
-def table(results: Sequence[Result]) -> Table:
-    """Renders results: one row per configuration, accuracies overall and by task."""
+def tables(results: Sequence[Result]) -> list[Table]:
+    """Renders results: all problems, then the accuracy by task; one row per configuration."""
     tasks = list(results[0].tasks)
-    made = Table(title=f"{results[0].overall.n} held-out problems, {len(tasks)} tasks")
-    made.add_column("configuration", overflow="fold")
-    for name in ("accuracy", "difference", "TPF", "NFE", "tokens/s", *(tasks if len(tasks) > 1 else ())):
-        made.add_column(name, justify="right")
+    title = f"{results[0].overall.n} held-out problems"
+    whole = columns_table(title, "configuration", "accuracy", "difference", "TPF", "NFE", "tokens/s")
+    by_task = columns_table("Accuracy by task", "configuration", *tasks)
     for result in results:
-        score = result.overall
-        by_task = [_percent(s.accuracy) for s in result.tasks.values()] if len(tasks) > 1 else []
-        made.add_row(
-            label(result.config),
-            _percent(score.accuracy),
-            _difference(result),
-            _plain(score.tokens_per_forward, 2),
-            _plain(score.forwards, 1),
-            f"{result.tokens_per_second:.1f}",
-            *by_task,
-        )
-    return made
+        score, name = result.overall, label(result.config)
+        counts = (_plain(score.tokens_per_forward, 2), _plain(score.forwards, 1), f"{result.tokens_per_second:.1f}")
+        whole.add_row(name, _percent(score.accuracy), _difference(result), *counts)
+        by_task.add_row(name, *(_percent(task.accuracy) for task in result.tasks.values()))
+    return [whole, by_task]
 
 
 def _percent(estimate: Estimate) -> str:

@@ -1,5 +1,6 @@
 """Live drafts on a terminal."""
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -23,14 +24,21 @@ class LiveDrafts(BaseStreamer):
         tokenizer: decodes the ids.
         special: ids of `"mask"`, `"eos"` and `"pad"`.
         console: of the terminal.
+        delay: seconds to wait after every step, so that a small model can be followed.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, special: dict[str, set[int]], console: Console):
-        self.tokenizer, self.special = tokenizer, special
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        special: dict[str, set[int]],
+        console: Console,
+        delay: float = 0.0,
+    ):
+        self.tokenizer, self.special, self.delay = tokenizer, special, delay
         self.no_text = set().union(*special.values())
         self.final: list[int] = []
         self.draft: list[int] = []
-        self.live = Live(console=console, transient=True, get_renderable=self.render, vertical_overflow="visible")
+        self.live = Live(console=console, transient=True, get_renderable=self.render, refresh_per_second=20)
 
     def put(self, value: torch.Tensor) -> None:
         """Receives the prompt `(1, P)`, then final tokens `(n,)`."""
@@ -43,6 +51,7 @@ class LiveDrafts(BaseStreamer):
     def put_draft(self, value: torch.Tensor) -> None:
         """Receives what stands behind the final tokens now, up to the end of the block in work."""
         self.draft = value.tolist()
+        time.sleep(self.delay)
 
     def end(self) -> None:
         """Removes the display."""
@@ -50,7 +59,7 @@ class LiveDrafts(BaseStreamer):
 
     def render(self) -> Text:
         """What is to be seen now."""
-        text = Text(decode(self.tokenizer, self.final, self.no_text), style="bold")
+        text = Text().append(decode(self.tokenizer, self.final, self.no_text), style="bold")
         for run in _runs(self.draft, self.special["mask"]):
             if run[0] in self.special["mask"]:
                 text.append(OPEN_POSITION * len(run), style="dim")

@@ -115,11 +115,15 @@ def model_options(
     device: Annotated[
         str | None, _option("--device", help="cpu, cuda, auto ... Default: a GPU if there is one.", panel=MODEL)
     ] = None,
+    threads: Annotated[
+        int | None,
+        _option("--threads", help="CPU threads. Default: 1 for the bundled model, else torch's.", panel=MODEL, min=1),
+    ] = None,
     trust_remote_code: Annotated[
         bool, _option("--trust-remote-code", help="Run model code from the Hub.", panel=MODEL)
     ] = False,
 ) -> dict[str, Any]:
-    """Returns the arguments of [`dllm_generate.bundled.load`]."""
+    """Returns the arguments of [`dllm_generate.bundled.load`], and `threads`."""
     return dict(locals())
 
 

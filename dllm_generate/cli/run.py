@@ -8,7 +8,7 @@ import torch
 import typer
 from rich.console import Console
 
-from ..text import Reply, reply, special_ids, user
+from ..text import Conversation, Reply, reply, special_ids, user
 from .common import as_json, errors, load_model, reported, stats_line, write_json
 from .live import LiveDrafts
 from .options import generation_options, model_options, takes
@@ -22,6 +22,9 @@ def run(
         str | None, typer.Option("--system", help="System message, if the chat template has one.")
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print text and figures as JSON.")] = False,
+    delay: Annotated[
+        float, typer.Option("--delay", min=0, help="On a terminal, wait so many seconds after every step.")
+    ] = 0.0,
     *,
     generation: dict[str, Any],
     source: dict[str, Any],
@@ -33,7 +36,7 @@ def run(
     with reported():
         text = read_prompt(prompt, file)
         model, tokenizer = load_model(source)
-        answer = answer_live(model, tokenizer, user(text, system), generation, Console(quiet=json_output))
+        answer = answer_live(model, tokenizer, user(text, system), generation, Console(quiet=json_output), delay)
     if json_output:
         write_json(as_json(answer), None)
         return
@@ -54,7 +57,12 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
 
 
 def answer_live(
-    model: Any, tokenizer: Any, conversation: list[dict[str, str]], generation: dict[str, Any], console: Console
+    model: Any,
+    tokenizer: Any,
+    conversation: Conversation,
+    generation: dict[str, Any],
+    console: Console,
+    delay: float = 0.0,
 ) -> Reply:
     """Generates one reply, with live drafts if the console is a terminal."""
     options = dict(generation)
@@ -62,5 +70,5 @@ def answer_live(
     streamer = None
     if console.is_terminal and not console.quiet and not options.get("infill"):
         known = {name: options[name] for name in ("mask_token_id", "logits_shift", "attention") if name in options}
-        streamer = LiveDrafts(tokenizer, special_ids(model, tokenizer, **known), console)
+        streamer = LiveDrafts(tokenizer, special_ids(model, tokenizer, **known), console, delay)
     return reply(model, tokenizer, [conversation], streamer=streamer, **options)[0]

@@ -26,6 +26,7 @@ class DecoderState(Rows):
         block_count (`LongTensor (R,)`): number of blocks of the row.
         sampler: turns scores into tokens and confidences.
         noise: random numbers of this step; None if neither sampling nor the decoder needs any.
+        editable (`BoolTensor (R, k)`): positions of the blocks that are not prompt, for revocable decoders only.
     """
 
     block: torch.Tensor
@@ -33,6 +34,7 @@ class DecoderState(Rows):
     block_count: torch.Tensor
     sampler: Sampler
     noise: Noise | None = None
+    editable: torch.Tensor | None = None
 
     def predict(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns tokens `(R, k)` and confidences `(R, k)` for scores `(R, k, V)`."""
@@ -47,11 +49,14 @@ class DecoderOutput:
         tokens (`LongTensor`): predicted token of every position.
         confidence (`FloatTensor`): float32 confidence of that token.
         commit (`BoolTensor`): positions to fix now. Only open positions of rows that ran count.
+        reopen (`BoolTensor`, *optional*): committed positions to take back, from a revocable decoder. One that is also
+            in `commit` gets its new token at once. A row that would not commit more than it reopens keeps all.
     """
 
     tokens: torch.Tensor
     confidence: torch.Tensor
     commit: torch.Tensor
+    reopen: torch.Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,7 @@ class Decoder(ABC):
 
     A decoder is a frozen dataclass of hyper-parameters and serves many threads: what changes lives in its state. It
     states its rule only; the step commits the best position where a schedule demands progress and nothing was chosen.
+    A class that sets `revocable` may take commits of the block in work back.
 
     Args:
         postpone_eos (`bool`, defaults to `False`): commit the EOS tokens and the end-of-turn token of the family as
@@ -73,6 +79,7 @@ class Decoder(ABC):
 
     name: ClassVar[str]
     needs_noise: ClassVar[bool] = False
+    revocable: ClassVar[bool] = False
     postpone_eos: bool = False
     postpone_tokens: tuple[int, ...] = ()
     filtered_confidence: bool = False

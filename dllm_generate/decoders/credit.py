@@ -11,10 +11,10 @@ from .threshold import ThresholdDecoder
 
 @dataclasses.dataclass
 class CreditState(DecoderState):
-    """Adds the credits of each position, one slot per step of the block.
+    """Adds the credits of each position, in as many slots as a block has positions.
 
-    Only tokens that were the prediction of a step ever have credit, so `(R, k, k)` slots hold the whole
-    `(R, k, V)` matrix.
+    Only tokens that were the prediction of a step ever have credit. A step commits at least one position of the block,
+    so there are at most as many steps as positions, and `(R, k, k)` slots hold the whole `(R, k, V)` matrix.
 
     Attributes:
         token (`LongTensor (R, k, k)`): token of each slot; 0 where the slot is free.
@@ -52,7 +52,6 @@ class CreditDecoder(ThresholdDecoder):
     def start(self, blocks, sampler):
         state = super().start(blocks, sampler)
         rows, length = state.step.numel(), blocks.columns.shape[-1]
-        # A step commits at least one position of the block, so there are at most as many steps as positions.
         token = state.step.new_zeros(rows, length, length)
         return CreditState(**vars(state), token=token, credit=torch.zeros_like(token, dtype=torch.float32))
 
@@ -68,10 +67,11 @@ class CreditDecoder(ThresholdDecoder):
 
     def _earn(self, state: CreditState, scores: torch.Tensor, open_mask: torch.Tensor, ran: torch.Tensor) -> None:
         top, token = scores.max(-1)
-        earned = (top - scores.logsumexp(-1)).exp() ** self.gamma * open_mask
+        earned = (top - scores.logsumexp(-1)).exp() ** self.gamma
         decayed = torch.where(ran[:, None, None], state.credit * self.beta, state.credit)
         held = (state.token == token[..., None]) & (state.credit > 0)
-        free = torch.arange(state.token.shape[-1], device=token.device) == state.step[:, None, None]
-        slot = torch.where(held.any(-1, keepdim=True), held, free) & ran[:, None, None]
-        state.credit = decayed + slot * earned[..., None]
+        # The slot of least credit is a free one, unless a schedule lets blocks run for more steps than positions.
+        least = torch.arange(state.token.shape[-1], device=token.device) == state.credit.argmin(-1, keepdim=True)
+        slot = torch.where(held.any(-1, keepdim=True), held, least) & (open_mask & ran[:, None])[..., None]
+        state.credit = torch.where(slot & ~held, 0.0, decayed) + slot * earned[..., None]
         state.token = torch.where(slot, token[..., None], state.token)

@@ -37,13 +37,16 @@ class HierarchicalDecoder(Decoder):
 
     def __call__(self, input_ids, scores, *, open_mask, ran, state, threshold=None):
         tokens, confidence = state.predict(scores)
-        chosen = best_of_runs(confidence, open_mask, self.ties)
+        return DecoderOutput(tokens, confidence, self._chosen(confidence, open_mask, threshold))
+
+    def _chosen(self, confidence: torch.Tensor, eligible: torch.Tensor, threshold: torch.Tensor | None) -> torch.Tensor:
+        chosen = best_of_runs(confidence, eligible, self.ties)
         if self.low_threshold is not None:
             chosen = chosen & (confidence > self.low_threshold)
         bar = self.threshold if threshold is None else threshold[:, None]
         if bar is not None:
             chosen = chosen | (confidence > bar)
-        return DecoderOutput(tokens, confidence, chosen & open_mask)
+        return chosen & eligible
 
 
 def best_of_runs(score: torch.Tensor, open_mask: torch.Tensor, ties: bool = False) -> torch.Tensor:

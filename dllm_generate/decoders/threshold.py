@@ -4,8 +4,8 @@ import dataclasses
 
 import torch
 
-from ..registry import is_number, require
-from .base import DECODERS, Decoder, DecoderOutput, require_threshold
+from ..registry import is_int, is_number, require
+from .base import DECODERS, Decoder, DecoderOutput, ranks, require_threshold
 
 
 @DECODERS.register("threshold")
@@ -18,17 +18,20 @@ class ThresholdDecoder(Decoder):
         strict (`bool`, defaults to `False`): ask for more than the threshold instead of at least the threshold.
         near_tie (`float`, defaults to 0): where no position reaches the threshold, commit all within this distance of
             the best one instead of that one alone (dInfer uses 1e-5, arXiv 2510.08666).
+        minimal_topk (`int`, defaults to 1): commit at least so many of the best positions, reached or not.
     """
 
     threshold: float = 0.9
     strict: bool = False
     near_tie: float = 0.0
+    minimal_topk: int = 1
 
     def __post_init__(self):
         super().__post_init__()
         require_threshold(self.threshold)
         require(isinstance(self.strict, bool), "strict", self.strict, "a bool")
         require(is_number(self.near_tie) and self.near_tie >= 0, "near_tie", self.near_tie, "a number >= 0")
+        require(is_int(self.minimal_topk) and self.minimal_topk > 0, "minimal_topk", self.minimal_topk, "an int > 0")
 
     def __call__(self, input_ids, scores, *, open_mask, ran, state, threshold=None):
         tokens, confidence = state.predict(scores)
@@ -37,4 +40,6 @@ class ThresholdDecoder(Decoder):
             best = confidence.masked_fill(~open_mask, float("-inf")).amax(-1, keepdim=True)
             bar = torch.minimum(best - self.near_tie, torch.as_tensor(bar, device=best.device))
         reached = confidence > bar if self.strict else confidence >= bar
+        if self.minimal_topk > 1:
+            reached = reached | (ranks(confidence, open_mask) < self.minimal_topk)
         return DecoderOutput(tokens, confidence, reached & open_mask)

@@ -143,7 +143,7 @@ def measure_overhead(
     Args:
         model: with our `generate`, on the CPU.
         decoders: names; default all.
-        runs: measured calls per decoder, after one that is not.
+        runs: measured calls per decoder, after a short one that is not.
         prompt_length, new_tokens: tokens.
         progress: show a bar.
     """
@@ -151,10 +151,11 @@ def measure_overhead(
     options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "block_length": 32, "cache_policy": "dual"}
     results = []
     for name in decoders or sorted(DECODERS.parts):
+        _timed_call(model, prompt, decoder=name, **options | {"max_new_tokens": 32, "min_new_tokens": 32})
         calls = [
             _timed_call(model, prompt, decoder=name, **options)
-            for _ in tqdm(range(1 + runs), desc=f"overhead {name}", disable=not progress)
-        ][1:]
+            for _ in tqdm(range(runs), desc=f"overhead {name}", disable=not progress)
+        ]
         ratios = [total / forward for total, forward, _ in calls]
         forwards = calls[0][2]
         forward_ms = 1e3 * statistics.median(forward for _, forward, _ in calls) / forwards

@@ -134,7 +134,7 @@ def evaluate(
             reference answer needs, in whole blocks of 32.
         tasks: names of tasks; default all.
         n: problems per task.
-        batch_size: rows of a call of generate. Counts and greedy answers do not depend on it, speed does.
+        batch_size: rows of a call of generate. Speed depends on it; greedy answers do not, in float32.
         seed: of the problems, and of sampling.
         problems: instead of `tasks`, `n` and `seed`.
         progress: show a bar.
@@ -198,6 +198,10 @@ def answer_room(tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem],
 
 
 def label(config: Config) -> str:
-    """A short name for a configuration."""
-    plain = ("decoder", "cache_policy", "schedule")
-    return " ".join(str(value) if key in plain else f"{key}={value}" for key, value in config.items()) or "default"
+    """A short name for a configuration: `threshold 0.9 dual`, `factor factor=2 none`."""
+    plain = ("decoder", "threshold", "cache_policy", "schedule")
+    words = []
+    for key, value in config.items():
+        inner = value if isinstance(value, dict) else {key: value}
+        words += [str(entry) if name in plain else f"{name}={entry}" for name, entry in inner.items()]
+    return " ".join(words) or "default"

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
 from .. import denoise
+from ..decoders import DECODERS
 from .bench import random_model, random_prompt
 
 
@@ -100,7 +101,7 @@ class StepMeter(TorchDispatchMode):
 
 
 def measure_memory(
-    decoders: Sequence[str] = ("fixed", "threshold", "factor"),
+    decoders: Sequence[str] | None = None,
     policies: Sequence[str] = ("none", "prefix", "dual"),
     prompt_lengths: Sequence[int] = (64, 1024),
     *,
@@ -112,14 +113,14 @@ def measure_memory(
     A block of 32 is decoded, the first step of which recomputes the whole canvas.
 
     Args:
-        decoders, policies: names.
+        decoders, policies: names; default all decoders.
         prompt_lengths: tokens.
         model: with our `generate`; default a random one with a vocabulary of 32,000. What a step holds beyond the
             body depends on the vocabulary and the width, but not on the layers.
         progress: show a bar.
     """
     model = model or random_model(hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=704)
-    cases = [(d, p, length) for d in decoders for p in policies for length in prompt_lengths]
+    cases = [(d, p, length) for d in decoders or sorted(DECODERS.parts) for p in policies for length in prompt_lengths]
     return [_measure(model, *case) for case in tqdm(cases, desc="memory", disable=not progress)]
 
 

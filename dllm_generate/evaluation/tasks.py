@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .vocabulary import FUNCTION_NAMES, NUMBER_FIELDS, WORD_FIELDS
 
-TOP_LEVEL = 2
+STANDARD_LEVEL, LONG_LEVEL = 2, 3
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -136,11 +136,11 @@ def _same_json(answer: str, text: str) -> bool:
 
 
 TASKS: dict[str, Task] = {
-    "code": Task(code, ((1, 2), (2, 3), (3, 6)), _same_code),
-    "add": Task(add, ((2, 3), (2, 4), (3, 5)), _same_text),
-    "record": Task(record, ((2, 3), (4, 6), (7, 9)), _same_json),
-    "map": Task(map_list, ((2, 3), (3, 5), (4, 7)), _same_text),
-    "total": Task(total, ((2, 3), (3, 4), (4, 6)), _same_text),
+    "code": Task(code, ((1, 2), (2, 3), (3, 6), (6, 9)), _same_code),
+    "add": Task(add, ((2, 3), (2, 4), (3, 5), (6, 7)), _same_text),
+    "record": Task(record, ((2, 3), (4, 6), (7, 9), (9, 11)), _same_json),
+    "map": Task(map_list, ((2, 3), (3, 5), (4, 7), (8, 10)), _same_text),
+    "total": Task(total, ((2, 3), (3, 4), (4, 6), (7, 9)), _same_text),
 }
 
 
@@ -179,14 +179,14 @@ def _draw_up_to(rng: random.Random, task: str, level: int) -> Problem:
 
 
 def training_problems(
-    seed: int, tasks: Sequence[str] | dict[str, float] | None = None, level: int = TOP_LEVEL
+    seed: int, tasks: Sequence[str] | dict[str, float] | None = None, level: int = LONG_LEVEL
 ) -> Iterator[Problem]:
     """Endless stream of training problems; held-out prompts never appear in it.
 
     Args:
         seed: the same seed gives the same stream.
         tasks: names of tasks, or a dict from name to relative frequency. Default: all of `TASKS`, equally often.
-        level: the longest answers are those of level 0 (short), 1 or 2 (as in evaluation); shorter ones occur, too.
+        level: the longest answers are those of level 0 (short), 1, 2 or 3 (long); shorter ones occur, too.
 
     Yields:
         `Problem`s.
@@ -201,7 +201,7 @@ def training_problems(
 
 
 def heldout_problems(
-    tasks: Sequence[str] | None = None, n: int = 500, seed: int = 0, level: int = TOP_LEVEL
+    tasks: Sequence[str] | None = None, n: int = 500, seed: int = 0, level: int = STANDARD_LEVEL
 ) -> list[Problem]:
     """Held-out problems, `n` for each task, no prompt twice.
 
@@ -209,7 +209,7 @@ def heldout_problems(
         tasks: names of tasks. Default: all of `TASKS`.
         n: number of problems per task.
         seed: the same seed gives the same problems.
-        level: 0 (short) to 2, the level that is reported.
+        level: 0 (short) to 3 (long). Default 2: answers of about 30 to 60 tokens of the bundled tokenizer.
 
     Returns:
         `n * len(tasks)` problems, task by task.

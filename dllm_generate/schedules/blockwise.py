@@ -1,12 +1,15 @@
 """Semi-autoregressive decoding, block by block."""
 
 import dataclasses
+from typing import Literal, get_args
 
 import torch
 
 from ..canvas import Canvas
 from ..registry import is_int, require
 from .base import SCHEDULES, Blocks, Schedule
+
+Align = Literal["prompt", "position", "end"]
 
 
 @SCHEDULES.register("blockwise")
@@ -21,14 +24,20 @@ class BlockwiseSchedule(Schedule):
         block_length (`int`, defaults to 32): number of positions of a block. The last block of a row may be shorter.
         early_stop (`bool`, defaults to `True`): end a row as soon as an EOS is committed and nothing before it is
             open. The text is the same without it; only forwards behind the EOS are saved.
+        align (`str`, defaults to `"prompt"`): where blocks begin. `"prompt"`: the first one begins behind the prompt,
+            and the last one is cut. `"position"`: at multiples of `block_length` from the first token of the row, so
+            that the first block also holds the end of the prompt (dInfer, arXiv 2510.08666). `"end"`: counted back from
+            the end of the answer, so that the last block is whole, and the first one holds prompt, too.
     """
 
     block_length: int = 32
     early_stop: bool = True
+    align: Align = "prompt"
 
     def __post_init__(self):
         require(is_int(self.block_length) and self.block_length > 0, "block_length", self.block_length, "an int > 0")
         require(isinstance(self.early_stop, bool), "early_stop", self.early_stop, "a bool")
+        require(self.align in get_args(Align), "align", self.align, f"one of {list(get_args(Align))}")
 
     def validate(self, family, config):
         if family.attention != "bidirectional":
@@ -39,11 +48,12 @@ class BlockwiseSchedule(Schedule):
 
     def active(self, canvas: Canvas) -> Blocks:
         length = min(self.block_length, canvas.width - 1)
-        index = (canvas.first_open - canvas.origin).div(length, rounding_mode="floor")
-        start = canvas.origin + index * length
-        end = torch.minimum(start + length, canvas.end)
-        columns = start[:, None] + torch.arange(length, device=start.device)
-        columns = torch.where(columns < end[:, None], columns, 0)
+        anchor = self._anchor(canvas, length)
+        index = (canvas.first_open - anchor).div(length, rounding_mode="floor")
+        begin = anchor + index * length
+        start, end = torch.maximum(begin, canvas.start), torch.minimum(begin + length, canvas.end)
+        columns = begin[:, None] + torch.arange(length, device=begin.device)
+        columns = torch.where((columns >= start[:, None]) & (columns < end[:, None]), columns, 0)
         live = ~canvas.finished[:, None]
         return Blocks(
             columns=columns[:, None],
@@ -53,11 +63,21 @@ class BlockwiseSchedule(Schedule):
             start=start,
             end=end,
             visible_end=canvas.end,
-            count=(canvas.end - canvas.origin + length - 1).div(length, rounding_mode="floor"),
+            count=(canvas.end - anchor + length - 1).div(length, rounding_mode="floor"),
         )
+
+    def _anchor(self, canvas: Canvas, length: int) -> torch.Tensor:
+        """Column `(B,)` at which the first block begins; it may lie in front of the first real one."""
+        if self.align == "prompt":
+            return canvas.origin
+        if self.align == "end":
+            return canvas.origin - (canvas.origin - canvas.end) % length
+        before = canvas.position_ids.gather(1, canvas.origin.clamp(max=canvas.width - 1)[:, None])[:, 0]
+        return canvas.origin - before % length
 
     def advance(self, canvas: Canvas, ran: torch.Tensor) -> None:
         done = canvas.first_open >= canvas.width
         if self.early_stop and canvas.eos_token_ids:
-            done = done | (canvas.first_eos < canvas.first_open)
+            decided = self.settled(canvas) if canvas.revocable else canvas.first_open
+            done = done | (canvas.first_eos < decided)
         canvas.finished = canvas.finished | (done & ran)

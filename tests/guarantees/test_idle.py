@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import padded
-from probes import DECODERS, POLICIES, Idling, answer, cases
+from probes import DECODERS, GRID, Idling, answer, cases
 
 import dllm_generate.denoise as loop
 from dllm_generate.schedules.blockwise import BlockwiseSchedule
@@ -24,9 +24,9 @@ def same(one, other):
     torch.testing.assert_close(one.confidence, other.confidence, atol=1e-4, rtol=1e-4)
 
 
-def both(model, inputs, options, length, salt):
+def both(model, inputs, options, plain, salt=7):
     """The output of a plain call and of one with idling rows; the same seed."""
-    for schedule in (BlockwiseSchedule(length), Idling(length, salt=salt)):
+    for schedule in (plain, Idling(**vars(plain), salt=salt)):
         torch.manual_seed(3)
         yield model.generate(**inputs, **options, schedule=schedule)
 
@@ -34,23 +34,24 @@ def both(model, inputs, options, length, salt):
 @given(cases(), st.integers(0, 99), st.booleans())
 @settings(max_examples=60)
 def test_random_idling_changes_nothing(llada, case, salt, sampled):
-    length = case.options.pop("block_length")
-    case.options.pop("steps", None)
-    same(*both(llada, case.inputs, {**case.options, **(SAMPLED if sampled else {})}, length, salt))
+    plain = case.schedule(BlockwiseSchedule)
+    same(*both(llada, case.inputs, {**case.options, **(SAMPLED if sampled else {})}, plain, salt))
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_every_decoder_with_every_policy(llada, sampled):
     for decoder in DECODERS + [{"decoder": "fixed", "decoder_config": {"ranking": "random"}}]:
-        for policy in POLICIES:
+        for policy in GRID:
             options = {**decoder, **policy, "max_new_tokens": 8, "return_dict_in_generate": True}
-            same(*both(llada, RAGGED, {**options, **(SAMPLED if sampled else {})}, 3, 7))
+            same(*both(llada, RAGGED, {**options, **(SAMPLED if sampled else {})}, BlockwiseSchedule(3)))
 
 
-@pytest.mark.parametrize("options", [{"guidance_scale": 1.7}, {"logits_shift": True}, {"guidance_scale": 2.0, **SAMPLED}])
+@pytest.mark.parametrize(
+    "options", [{"guidance_scale": 1.7}, {"logits_shift": True}, {"guidance_scale": 2.0, **SAMPLED}]
+)
 def test_with_guidance_and_shift(llada, options):
     options = {"decoder": "threshold", "threshold": 0.4, "cache_policy": "dual", "max_new_tokens": 9, **options}
-    same(*both(llada, RAGGED, {**options, "return_dict_in_generate": True}, 4, 1))
+    same(*both(llada, RAGGED, {**options, "return_dict_in_generate": True}, BlockwiseSchedule(4)))
 
 
 def snapshot(run):
@@ -86,5 +87,7 @@ def test_nothing_of_an_idle_row_moves(llada, monkeypatch, decoder, policy, extra
         idle_steps.append(int(idle.sum()))
 
     monkeypatch.setattr(loop, "step", watched)
-    llada.generate(**RAGGED, decoder=decoder, cache_policy=policy, max_new_tokens=9, schedule=Idling(4, salt=5), **extra)
+    llada.generate(
+        **RAGGED, decoder=decoder, cache_policy=policy, max_new_tokens=9, schedule=Idling(4, salt=5), **extra
+    )
     assert sum(idle_steps) > 3

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import MASK, PAD, counted_forwards
-from probes import DECODERS, POLICIES, Recorder, answer, cases
+from probes import DECODERS, GRID, Recorder, answer, cases
 
 
 def compare(output, row, alone):
@@ -50,9 +50,12 @@ def test_a_row_is_its_single_run(llada, case):
 
 
 def test_every_decoder_with_every_policy(llada):
-    prompts = {"input_ids": torch.tensor([[PAD, PAD, 5], [3, 1, 4]]), "attention_mask": torch.tensor([[0, 0, 1], [1, 1, 1]])}
+    prompts = {
+        "input_ids": torch.tensor([[PAD, PAD, 5], [3, 1, 4]]),
+        "attention_mask": torch.tensor([[0, 0, 1], [1, 1, 1]]),
+    }
     for decoder in DECODERS:
-        for policy in POLICIES:
+        for policy in GRID:
             options = {**decoder, **policy, "max_new_tokens": 9, "block_length": 4, "return_dict_in_generate": True}
             output = llada.generate(**prompts, **options)
             compare(output, 0, llada.generate(torch.tensor([[5]]), **options))
@@ -62,10 +65,9 @@ def test_every_decoder_with_every_policy(llada):
 @given(cases(), st.booleans())
 @settings(max_examples=60)
 def test_every_step_of_a_row_commits(llada, case, early_stop):
-    schedule = Recorder(block_length=case.options.pop("block_length"), early_stop=early_stop)
-    case.options.pop("steps", None)
+    schedule = case.schedule(Recorder, early_stop=early_stop)
     output = llada.generate(**case.inputs, **case.options, schedule=schedule)
-    left = {row: case.options["max_new_tokens"] for row in range(len(case.prompts))}
+    left = dict.fromkeys(range(len(case.prompts)), case.options["max_new_tokens"])
     ran_in = dict.fromkeys(left, 0)
     for rows, ran, still_open in schedule.log:
         for row, has_run, count in zip(rows, ran, still_open):
@@ -82,7 +84,8 @@ def test_every_step_of_a_row_commits(llada, case, early_stop):
 @settings(max_examples=30)
 def test_early_stop_saves_forwards_and_changes_no_text(llada, case):
     early = llada.generate(**case.inputs, **case.options)
-    late = llada.generate(**case.inputs, **case.options, schedule_config={"early_stop": False})
+    case.options["schedule_config"]["early_stop"] = False
+    late = llada.generate(**case.inputs, **case.options)
     assert torch.equal(early.sequences, late.sequences)
     assert (early.num_forwards <= late.num_forwards).all()
 

@@ -4,9 +4,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probes import DECODERS, POLICIES, answer, cases
+from probes import DECODERS, GRID, answer, cases
 
-SAMPLERS = [{"temperature": 1.3}, {"temperature": 1.0}, {"temperature": 0.8, "top_k": 9}, {"top_p": 0.9}, {"min_p": 0.02}]
+SAMPLERS = [
+    {"temperature": 1.3},
+    {"temperature": 1.0},
+    {"temperature": 0.8, "top_k": 9},
+    {"top_p": 0.9},
+    {"min_p": 0.02},
+]
 
 
 def sample(model, inputs, options, seed=0):
@@ -45,7 +51,7 @@ def test_every_decoder_and_policy_samples_a_batch(llada):
     """Draws are made for every row, and stay inside top-k."""
     ids = torch.tensor([[3, 5], [7, 2], [7, 2]])
     for decoder in DECODERS:
-        for policy in POLICIES:
+        for policy in GRID:
             options = {**decoder, **policy, "max_new_tokens": 8, "block_length": 4}
             rows = sample(llada, {"inputs": ids}, {**options, "temperature": 2.0})
             assert rows.shape[0] == 3 and rows[1].tolist() != rows[2].tolist()

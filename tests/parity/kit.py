@@ -3,15 +3,21 @@
 import contextlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import load_file
 
+from dllm_generate import CachePolicy
+from dllm_generate.caches import Plan
+from dllm_generate.caches.base import RefreshingPolicy
+from dllm_generate.caches.dual import DualCachePolicy
+from dllm_generate.caches.vicinity import VicinityCachePolicy
 from dllm_generate.decoders.fixed import FixedDecoder
 from dllm_generate.sampling import Noise, Sampler
+from dllm_generate.schedules.blockwise import BlockwiseSchedule
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TABLE = Path(__file__).parents[2] / "docs" / "parity.md"
@@ -55,6 +61,26 @@ class PreciseSampler(Sampler):
     def __call__(self, scores, noise):
         tokens = scores.argmax(-1)
         return tokens, scores.double().softmax(-1).gather(-1, tokens[..., None])[..., 0]
+
+
+@dataclass(frozen=True)
+class NativeSampler(Sampler):
+    """Takes the confidence in the dtype of the logits, as dInfer's hierarchy decoder does."""
+
+    def __call__(self, scores, noise):
+        tokens = scores.argmax(-1, keepdim=True)
+        return tokens[..., 0], scores.log_softmax(-1).gather(-1, tokens)[..., 0].exp().float()
+
+
+@dataclass(frozen=True)
+class NoMaskSampler(Sampler):
+    """Makes positions whose best token is the mask id ineligible, as dInfer's threshold and credit rules do."""
+
+    mask_id: int = 0
+
+    def __call__(self, scores, noise):
+        tokens, confidence = super().__call__(scores, noise)
+        return tokens, confidence.masked_fill(tokens == self.mask_id, float("-inf"))
 
 
 class Grids:
@@ -117,3 +143,81 @@ class LLaDADecoder(FixedDecoder):
     def __call__(self, input_ids, scores, *, state, **kwargs):
         state.noise = GridNoise(**vars(state.noise), grids=state.sampler.grids)
         return super().__call__(input_ids, scores, state=state, **kwargs)
+
+
+@dataclass(frozen=True)
+class EndOfBlock(BlockwiseSchedule):
+    """Ends a row behind the block that holds its EOS, as dInfer does, and notes what every step wrote.
+
+    Attributes:
+        writes: for every row of the call, a list of {position: token}, one for each step in which it ran.
+    """
+
+    writes: dict[int, list[dict[int, int]]] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def advance(self, canvas, ran):
+        done = (canvas.first_open >= canvas.width) | (canvas.first_eos < self.active(canvas).start)
+        canvas.finished = canvas.finished | (done & ran)
+        facts = zip(canvas.row.tolist(), ran.tolist(), canvas.commit_step.tolist(), canvas.input_ids.tolist())
+        for row, has_run, steps, tokens in facts:
+            written = self.writes.setdefault(row, [])
+            if has_run:
+                last = len(written)
+                written.append({i - 1: tokens[i] for i, step in enumerate(steps) if i and step == last})
+
+
+@dataclass(frozen=True)
+class PublishedRefresh(CachePolicy):
+    """When dInfer refreshes: its `update_freq` counts iterations, and a refresh shares one with the step behind it.
+
+    For batch 1. The vicinity loop counts both, refreshes only once in the first block, and forgets in which block it
+    first filled its cache, so that it refreshes there again.
+
+    Args:
+        policy: the same without an interval.
+        frequency: iterations from one refresh to the next, or None.
+    """
+
+    policy: RefreshingPolicy
+    frequency: int | None = None
+    state: dict[str, int] = field(default_factory=lambda: {"iteration": 0, "pending": -1, "seen": -1, "filled": 0})
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def plan(self, canvas, blocks, state):
+        if self._refreshes(int(blocks.start), int(blocks.index)):
+            return Plan(canvas.start, blocks.visible_end, ~canvas.finished)
+        return Plan(*self.policy.window(canvas, blocks), canvas.finished)
+
+    def _refreshes(self, block: int, index: int) -> bool:
+        state, is_vicinity = self.state, isinstance(self.policy, VicinityCachePolicy)
+        pending, state["pending"] = state["pending"], -1
+        if pending >= 0:
+            state["iteration"] += 1
+            # In another block, the published loop ran that step on a finished one.
+            if pending == block:
+                return False
+        if is_vicinity and state["iteration"] < self.policy.warmup_steps - 1:
+            state["iteration"] += 1
+            return True
+        due = is_vicinity and not state["filled"]
+        if not due:
+            changed, state["seen"] = state["seen"] != block, block
+            due = changed or bool(self.frequency and state["iteration"] % self.frequency == 0)
+            due = due and (index > 0 or not is_vicinity)
+        state["iteration"] += is_vicinity or not due
+        if due:
+            state.update(pending=block, filled=1)
+        return due
+
+
+@dataclass(frozen=True)
+class NarrowDual(DualCachePolicy):
+    """dInfer's dual window under shifted logits: it ends one column early."""
+
+    def window(self, canvas, blocks):
+        return blocks.start, blocks.end - 1

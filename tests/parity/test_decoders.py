@@ -10,7 +10,7 @@ from dllm_generate import DecoderState
 from dllm_generate.decoders.factor import FactorDecoder
 from dllm_generate.decoders.fixed import FixedDecoder, FixedState
 from dllm_generate.decoders.threshold import ThresholdDecoder
-from dllm_generate.denoise import _with_progress
+from dllm_generate.progress import with_progress
 from dllm_generate.sampling import Sampler
 
 POOL = {state["id"]: state for state in cases("decoders/pool")}
@@ -49,7 +49,7 @@ def decode(file, case, sampler, rows=slice(None)):
     output = decoder(None, LOGITS[case["pool"]][rows], open_mask=open_mask, ran=every, state=state, threshold=bar)
     chosen = output.commit & open_mask
     if not isinstance(decoder, FixedDecoder):
-        chosen = _with_progress(chosen, output.confidence, open_mask, every)
+        chosen = with_progress(chosen, output.confidence, open_mask, every)
     return output.tokens, output.confidence, chosen
 
 

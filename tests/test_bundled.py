@@ -1,0 +1,58 @@
+"""The bundled model and loading."""
+
+import pytest
+from models import byte_tokenizer, tiny_llada
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from dllm_generate import DiffusionGenerationMixin, bundled
+from dllm_generate.bundled import bundled_model, load
+from dllm_generate.text import decode, encode, reply, special_ids, user
+
+
+def test_a_wheel_comes_before_the_checkout(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundled, "__file__", str(tmp_path / "package" / "bundled.py"))
+    with pytest.raises(FileNotFoundError, match=bundled.NAME):
+        bundled_model()
+    for root in (tmp_path, tmp_path / "package"):
+        place = root / "model_cards" / bundled.NAME
+        place.mkdir(parents=True)
+        (place / "config.json").write_text("{}")
+        assert bundled_model() == place
+
+
+def test_a_model_of_another_class_gets_our_generate(tmp_path):
+    tokenizer = byte_tokenizer()
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model, found = load(tmp_path, dtype="float32", device="cpu")
+    assert isinstance(model, DiffusionGenerationMixin) and not model.training
+    facts = {"mask_token_id": found.mask_token_id, "logits_shift": False, "attention": "bidirectional"}
+    answer = reply(model, found, [user("hello")], max_new_tokens=4, eos_token_id=found.eos_token_id, **facts)[0]
+    assert 0 <= answer.tokens <= 4 and 1 <= answer.forwards <= 4
+
+
+def test_conversations_are_padded_on_the_left():
+    tokenizer = byte_tokenizer()
+    inputs = encode(tokenizer, [user("abc"), user("a")])
+    assert inputs["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 1]]
+    assert inputs["input_ids"][0, 0] == inputs["input_ids"][1, 2]
+
+
+def test_history_needs_a_chat_template():
+    with pytest.raises(ValueError, match="chat template"):
+        encode(byte_tokenizer(), [user("abc", system="be kind")])
+
+
+def test_a_batch_of_replies_is_the_replies_one_by_one():
+    tokenizer = byte_tokenizer()
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("mask", "eos", "pad")}
+    model = tiny_llada(vocabulary=len(tokenizer), **ids)
+    prompts = [user("abc"), user("d"), user("what?")]
+    together = reply(model, tokenizer, prompts, max_new_tokens=8)
+    alone = [reply(model, tokenizer, [p], max_new_tokens=8)[0] for p in prompts]
+    assert [(r.text, r.tokens, r.forwards) for r in together] == [(r.text, r.tokens, r.forwards) for r in alone]
+    assert special_ids(model, tokenizer) == {name: {ids[f"{name}_token_id"]} for name in ("mask", "eos", "pad")}
+    assert decode(tokenizer, [ids["eos_token_id"], 5, ids["mask_token_id"]], set(ids.values())) == decode(
+        tokenizer, [5], set()
+    )
