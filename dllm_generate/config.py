@@ -6,43 +6,13 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from .caches import POLICIES, CachePolicy
-from .decoders import DECODERS, Decoder
-from .families import Family
+from .caches import CachePolicy
+from .decoders import Decoder
+from .options import FLAT_HYPER_PARAMETERS, KINDS, OWN_FIELDS, PRESETS, refuse_unknown, validate_sampling
+from .precedence import outranked_by
 from .registry import Registry, is_int, is_number, require
-from .schedules import SCHEDULES, Schedule
+from .schedules import Schedule
 
-PRESETS = ("published", "quality", "balanced", "speed")
-KINDS: tuple[Registry, ...] = (DECODERS, SCHEDULES, POLICIES)
-FLAT_HYPER_PARAMETERS = ("block_length", "steps", "steps_per_block", "threshold")
-OWN_FIELDS = (
-    *("decoder", "schedule", "cache_policy", "decoder_config", "schedule_config", "policy_config"),
-    *FLAT_HYPER_PARAMETERS,
-    *("smoothing", "infill", "preset", "mask_token_id", "logits_shift", "attention"),
-)
-# Ways to decode that belong to left-to-right models; value that means "off" besides None.
-AUTOREGRESSIVE_ONLY: dict[str, Any] = {
-    "num_beams": 1,
-    "use_mtp": False,
-    "prompt_lookup_num_tokens": None,
-    "assistant_early_exit": None,
-    "is_assistant": False,
-    "token_healing": False,
-    "penalty_alpha": None,
-    "dola_layers": None,
-    "low_memory": False,
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
-    "constraints": None,
-    "force_words_ids": None,
-    "prefill_chunk_size": None,
-    "watermarking_config": None,
-    "cache_config": None,
-    "compile_config": None,
-    "output_attentions": False,
-    "output_hidden_states": False,
-    "output_logits": False,
-}
 _STOCK_FIELDS = frozenset(vars(GenerationConfig())) | {"_commit_hash", "_original_object_hash", "_mask_length"}
 
 
@@ -104,7 +74,7 @@ class DiffusionGenerationConfig(GenerationConfig):
     def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
         """Checks every option on its own. Raises ValueError; warns about options without effect."""
         super().validate(strict=strict, user_set_attributes=user_set_attributes)
-        _validate_sampling(self)
+        validate_sampling(self)
         for name in ("infill", "logits_shift"):
             require(getattr(self, name) in (None, True, False), name, getattr(self, name), "a bool")
         require(self.smoothing in (None, False), "smoothing", self.smoothing, "None or False in this version")
@@ -198,105 +168,3 @@ class DiffusionGenerationConfig(GenerationConfig):
         if hasattr(config, "_original_object_hash"):
             upgraded._original_object_hash = hash(upgraded)
         return upgraded
-
-
-def outranked_by(choice: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Returns `values` without what `choice` makes void: own options of lower precedence that say otherwise.
-
-    Those are the hyper-parameters of a decoder, schedule or policy other than the chosen one, and hyper-parameters that
-    the choice gives in another way: flat or in a dict, in an instance, `steps` or `steps_per_block`.
-    """
-    left = dict(values)
-    flat = {name for name in FLAT_HYPER_PARAMETERS if choice.get(name) is not None}
-    for kind in KINDS:
-        part, home = choice.get(kind.option), left.get(kind.home)
-        if part is not None and part != left.get(kind.option):
-            home = None
-        if isinstance(home, dict):
-            home = {key: value for key, value in home.items() if key not in flat}
-        if kind.home in left:
-            left[kind.home] = home
-        given = set(choice[kind.home]) if isinstance(choice.get(kind.home), dict) else set()
-        if dataclasses.is_dataclass(part):
-            given |= {field.name for field in dataclasses.fields(part)}
-        left.update(dict.fromkeys(given & set(FLAT_HYPER_PARAMETERS) & set(left)))
-    for one, other in (("steps", "steps_per_block"), ("steps_per_block", "steps")):
-        if one in flat and other in left:
-            left[other] = None
-    return left
-
-
-def _validate_sampling(config: GenerationConfig) -> None:
-    value = config.temperature
-    require(value is None or (is_number(value) and value >= 0), "temperature", value, "a number >= 0")
-    value = config.top_p
-    require(value is None or (is_number(value) and 0 < value <= 1), "top_p", value, "a number in (0, 1]")
-    value = config.top_k
-    require(value is None or (is_int(value) and value >= 0), "top_k", value, "an int >= 0")
-    value = config.min_new_tokens
-    require(value is None or (is_int(value) and value >= 0), "min_new_tokens", value, "an int >= 0")
-    value = config.guidance_scale
-    require(value is None or is_number(value), "guidance_scale", value, "a number")
-
-
-def refuse_unknown(names: set[str]) -> None:
-    """Raises ValueError for options that do not exist, and says where a hyper-parameter belongs."""
-    if not names:
-        return
-    homes = {key: place for kind in KINDS for key, place in kind.homes().items()}
-    hints = [f"`{name}` is a hyper-parameter: pass {homes[name]}" for name in sorted(names) if name in homes]
-    raise ValueError(f"Unknown generation options: {sorted(names)}. " + "; ".join(hints))
-
-
-def refuse_autoregressive(config: GenerationConfig) -> None:
-    """Raises ValueError for options that only left-to-right decoding can honour."""
-    for name, off in AUTOREGRESSIVE_ONLY.items():
-        value = getattr(config, name, None)
-        if value is not None and value != off:
-            raise ValueError(f"`{name}` is {value!r}, but diffusion decoding does not support it: leave it None.")
-    allowed = (None, "dynamic", "static")
-    require(
-        config.cache_implementation in allowed, "cache_implementation", config.cache_implementation, f"one of {allowed}"
-    )
-
-
-def resolve(config: DiffusionGenerationConfig, explicit: set[str], family: Family) -> DiffusionGenerationConfig:
-    """Fills what is unset from the family's preset, in place, and checks that the parts fit together.
-
-    Args:
-        config: call arguments, passed config and the model's config, merged.
-        explicit: options that the call or the passed config set; those without effect warn.
-        family: of the model.
-    """
-    if config.use_cache is False and "cache_policy" in explicit and config.cache_policy != "none":
-        raise ValueError(f"`use_cache` is False, but `cache_policy` is {config.cache_policy!r}: set only one of them.")
-    preset = {"decoder": "fixed", "schedule": "blockwise", "cache_policy": "none"}
-    preset.update(family.presets.get(config.preset or "published", {}))
-    takes = {}
-    for kind in KINDS:
-        if getattr(config, kind.option) is None:
-            setattr(config, kind.option, preset[kind.option])
-        chosen = getattr(config, kind.option)
-        if chosen == preset[kind.option] and getattr(config, kind.home) is None:
-            setattr(config, kind.home, preset.get(kind.home))
-        takes[kind.option] = {
-            f.name for f in dataclasses.fields(kind.find(chosen) if isinstance(chosen, str) else chosen)
-        }
-    for option in FLAT_HYPER_PARAMETERS:
-        owner = "schedule" if option == "block_length" else "decoder"
-        fits = isinstance(config.schedule, str) if owner == "schedule" else config.decoder == preset["decoder"]
-        if fits and getattr(config, option) is None and not _is_given_inside(config, option):
-            setattr(config, option, preset.get(option))
-        if option in explicit and getattr(config, option) is not None and not any(option in t for t in takes.values()):
-            parts = [str(getattr(config, kind.option)) for kind in KINDS]
-            warnings.warn(f"`{option}` has no effect with {', '.join(parts)}.", UserWarning, stacklevel=4)
-    if config.infill:
-        if "max_new_tokens" in explicit:
-            warnings.warn("`max_new_tokens` has no effect with `infill`.", UserWarning, stacklevel=4)
-        # Nothing is appended. transformers wants room for one token, and limits what has no limit of its own.
-        config.max_new_tokens = 1
-    return config
-
-
-def _is_given_inside(config: DiffusionGenerationConfig, option: str) -> bool:
-    return any(option in (getattr(config, kind.home) or {}) for kind in KINDS)

@@ -1,6 +1,8 @@
 """From a prepared call to its output."""
 
 import dataclasses
+import functools
+import logging
 import warnings
 from typing import Any
 
@@ -22,6 +24,10 @@ from .sampling import Sampler
 from .schedules import SCHEDULES
 from .stopping import Stopper
 from .streamers import Emitter, StopStrings, check_streamer
+
+logger = logging.getLogger("dllm_generate")
+# Columns times new tokens from which a run without a cache spends most of its time on what a cache would keep.
+LONG_RUN = 1 << 18
 
 
 @dataclasses.dataclass
@@ -112,6 +118,8 @@ def build_run(request: Request) -> Run:
     canvas.revocable = decoder.revocable
     for grid in (canvas,) if guidance is None else (canvas, guidance.prompt):
         _check_length(request, grid)
+    if not policy.uses_cache and canvas.width * request.new_tokens >= LONG_RUN:
+        _hint_at_caches()
     halves = 1 if guidance is None else 2
     static = config.cache_implementation == "static"
     sampler = _sampler(request, decoder)
@@ -135,6 +143,11 @@ def build_run(request: Request) -> Run:
         guidance=guidance,
         seed=_seed() if sampler.warpers is not None or decoder.needs_noise else None,
     )
+
+
+@functools.cache
+def _hint_at_caches() -> None:
+    logger.warning("A long canvas is recomputed in every step: `cache_policy` 'prefix' or 'dual' saves most of it.")
 
 
 def _canvases(request: Request) -> tuple[Canvas, Guidance | None]:

@@ -5,7 +5,20 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from .options import KINDS, OWN_FIELDS, refuse_autoregressive, refuse_unknown
 from .registry import require
+
+
+def check_arguments(assistant_model: Any, kwargs: dict[str, Any]) -> None:
+    """Raises ValueError for arguments of a call that must not reach transformers."""
+    if assistant_model is not None:
+        raise ValueError(
+            f"`assistant_model` is a {type(assistant_model).__name__}, but diffusion decoding does not support "
+            "assisted generation: leave it None."
+        )
+    refuse_autoregressive(kwargs)
+    homes = {key for kind in KINDS for key in kind.homes()} - set(OWN_FIELDS)
+    refuse_unknown(homes & set(kwargs))
 
 
 def check_inputs(
@@ -42,6 +55,14 @@ def check_inputs(
     if not bool((mask != 0).any(1).all()):
         raise ValueError("`attention_mask` leaves a row without any token, but every prompt must have at least one.")
     return ids, {**kwargs, "attention_mask": mask}
+
+
+def with_mask_of_tokenizer(model: Any, generation_config: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Names the tokenizer's mask id where neither a config nor the model has one: transformers keeps it to itself."""
+    named = [kwargs.get("mask_token_id")]
+    named += [getattr(c, "mask_token_id", None) for c in (generation_config, model.generation_config, model.config)]
+    mask = getattr(kwargs.get("tokenizer"), "mask_token_id", None)
+    return {**kwargs, "mask_token_id": mask} if named == [None] * 4 and mask is not None else kwargs
 
 
 def _two_dimensional(ids: torch.Tensor) -> torch.Tensor:

@@ -10,17 +10,12 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers.generation import GenerationMode
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
-from .config import (
-    KINDS,
-    OWN_FIELDS,
-    DiffusionGenerationConfig,
-    refuse_autoregressive,
-    refuse_unknown,
-    resolve,
-)
+from .config import DiffusionGenerationConfig
 from .families import family_of
 from .generation import GuidanceRequest, Request, run_request
-from .inputs import check_inputs
+from .inputs import check_arguments, check_inputs, with_mask_of_tokenizer
+from .options import OWN_FIELDS, refuse_autoregressive
+from .precedence import resolve
 from .streamers import check_streamer
 
 
@@ -80,11 +75,11 @@ class DiffusionGenerationMixin(GenerationMixin):
             custom_generate = None
         try:
             if custom_generate is None:
-                _refuse_arguments(assistant_model, kwargs)
+                check_arguments(assistant_model, kwargs)
                 inputs, kwargs = check_inputs(self, inputs, generation_config, kwargs)
                 # Here already: transformers hands the prompts to the streamer before it prepares the rest.
                 check_streamer(streamer, inputs.shape[0])
-                kwargs = _with_mask_of_tokenizer(self, generation_config, kwargs)
+                kwargs = with_mask_of_tokenizer(self, generation_config, kwargs)
             return super().generate(
                 inputs=inputs,
                 generation_config=generation_config,
@@ -109,7 +104,8 @@ class DiffusionGenerationMixin(GenerationMixin):
         if self.generation_config is not None:
             self.generation_config = DiffusionGenerationConfig.upgrade(self.generation_config)
             # Published checkpoints keep sampling values in config.json, which transformers drops.
-            self.generation_config.update(**getattr(self.config, "sampling_defaults", {}), defaults_only=True)
+            sampling = getattr(self.config, "sampling_defaults", {})  # type: ignore[attr-defined]
+            self.generation_config.update(**sampling, defaults_only=True)
 
     def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
         explicit = {name for name in kwargs if kwargs[name] is not None}
@@ -129,7 +125,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             generation_config, **unused
         )
         generation_config.use_cache = use_cache
-        refuse_autoregressive(generation_config)
+        refuse_autoregressive(vars(generation_config))
         resolve(generation_config, explicit, family_of(self, generation_config))
         return generation_config, model_kwargs
 
@@ -211,35 +207,6 @@ class DiffusionGenerationMixin(GenerationMixin):
         return self.init_continuous_batching()
 
 
-def _refuse_arguments(assistant_model: Any, kwargs: dict[str, Any]) -> None:
-    if assistant_model is not None:
-        raise ValueError(
-            f"`assistant_model` is a {type(assistant_model).__name__}, but diffusion decoding does not support "
-            "assisted generation: leave it None."
-        )
-    refuse_autoregressive(GenerationConfigView(kwargs))  # type: ignore[arg-type]
-    homes = {key for kind in KINDS for key in kind.homes()} - set(OWN_FIELDS)
-    refuse_unknown(homes & set(kwargs))
-
-
-def _with_mask_of_tokenizer(model: Any, generation_config: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Names the tokenizer's mask id where neither a config nor the model has one: transformers keeps it to itself."""
-    named = [kwargs.get("mask_token_id")]
-    named += [getattr(c, "mask_token_id", None) for c in (generation_config, model.generation_config, model.config)]
-    mask = getattr(kwargs.get("tokenizer"), "mask_token_id", None)
-    return {**kwargs, "mask_token_id": mask} if named == [None] * 4 and mask is not None else kwargs
-
-
-class GenerationConfigView:
-    """Call arguments, read like a config."""
-
-    def __init__(self, values: dict[str, Any]):
-        self.__dict__.update(values)
-
-    def __getattr__(self, name: str) -> None:
-        return None
-
-
 def attach(model: Any) -> Any:
     """Gives a loaded model of any class our `generate`, in place.
 
@@ -288,6 +255,9 @@ def _prepared(
     caller = inspect.currentframe().f_back.f_back.f_locals  # type: ignore[union-attr]
     for lost in ("streamer", "assistant_model", "negative_prompt_ids"):
         if caller.get(lost) is not None:
+            if lost == "streamer":
+                # It has the prompt already, and its consumer waits.
+                caller[lost].end()
             raise ValueError(
                 f"transformers drops `{lost}` on the way to a callable `custom_generate`: call "
                 f"dllm_generate.diffusion_generate(model, ..., {lost}=...) or dllm_generate.attach(model) instead."
@@ -302,7 +272,7 @@ def _prepared(
     upgraded = DiffusionGenerationConfig.upgrade(generation_config)
     if getattr(view.config, "use_cache", None) is False:
         upgraded.use_cache = None
-    refuse_autoregressive(upgraded)
+    refuse_autoregressive(vars(upgraded))
     resolve(upgraded, set(), family_of(view, upgraded))
     kept = {"attention_mask": model_kwargs.get("attention_mask")}
     return view._sample(input_ids, logits_processor, stopping_criteria, upgraded, **kept)

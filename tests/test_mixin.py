@@ -15,6 +15,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     StoppingCriteriaList,
+    TextIteratorStreamer,
     TextStreamer,
     pipeline,
 )
@@ -173,6 +174,14 @@ def test_the_callable_route_raises_for_what_transformers_drops(stock, tokenizer,
         stock.generate(IDS, generation_config=facts, custom_generate=diffusion_generate, **{lost: value})
     assert not shapes
     assert stock.generate(IDS, generation_config=facts, custom_generate=diffusion_generate).shape == (1, 8)
+
+
+def test_the_callable_route_wakes_the_consumer_of_a_streamer_that_it_refuses(stock, tokenizer):
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=5)
+    facts = DiffusionGenerationConfig(**FACTS, max_new_tokens=3, pad_token_id=PAD)
+    with pytest.raises(ValueError, match="streamer"):
+        stock.generate(IDS, generation_config=facts, custom_generate=diffusion_generate, streamer=streamer)
+    assert "".join(streamer) == ""
 
 
 def test_another_custom_generate_still_works(llada):

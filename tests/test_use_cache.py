@@ -4,7 +4,7 @@ import pytest
 import torch
 from models import counted_forwards
 
-from dllm_generate import DiffusionGenerationConfig
+from dllm_generate import DiffusionGenerationConfig, generation
 
 
 def widths(model, **options):
@@ -29,3 +29,14 @@ def test_use_cache_of_the_call_does(llada, options):
 def test_a_contradiction_raises(llada):
     with pytest.raises(ValueError, match="`use_cache` is False, but `cache_policy` is 'dual'"):
         widths(llada, use_cache=False, cache_policy="dual")
+
+
+def test_a_long_run_without_a_cache_hints_at_caches_once(llada, caplog, monkeypatch):
+    generation._hint_at_caches.cache_clear()
+    monkeypatch.setattr(generation, "LONG_RUN", 16)
+    for _ in range(2):
+        widths(llada, preset="published")
+        widths(llada, cache_policy="dual")
+    assert [record.getMessage() for record in caplog.records if "cache_policy" in record.getMessage()] == [
+        "A long canvas is recomputed in every step: `cache_policy` 'prefix' or 'dual' saves most of it."
+    ]
