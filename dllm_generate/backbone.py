@@ -32,6 +32,7 @@ class Backbone:
         position_ids: torch.Tensor,
         visible: torch.Tensor,
         cache: DiffusionCache | None,
+        inputs_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Runs the body.
 
@@ -39,12 +40,14 @@ class Backbone:
             input_ids, position_ids: `(n, W)`.
             visible: `(n, S)` bool, real and visible keys.
             cache: aimed at the window, or None.
+            inputs_embeds: `(n, W, d)`, what the body is fed instead of the ids.
 
         Returns:
             `(n, W, d)`.
         """
+        fed = {"input_ids": input_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
         output = self.body(
-            input_ids=input_ids,
+            **fed,
             position_ids=position_ids,
             attention_mask=attention_mask(visible, implementation=self.implementation, dtype=self.dtype),
             cache=cache,

@@ -12,6 +12,7 @@ from .options import FLAT_HYPER_PARAMETERS, KINDS, OWN_FIELDS, PRESETS, refuse_u
 from .precedence import outranked_by
 from .registry import Registry, is_int, is_number, require
 from .schedules import Schedule
+from .smoothing import Smoothing
 
 _STOCK_FIELDS = frozenset(vars(GenerationConfig())) | {"_commit_hash", "_original_object_hash", "_mask_length"}
 
@@ -32,7 +33,8 @@ class DiffusionGenerationConfig(GenerationConfig):
         steps (`int`): denoising steps over the whole answer (decoder `"fixed"`). Unset: one token per step.
         steps_per_block (`int`): denoising steps of each block; excludes `steps`.
         threshold (`float`): confidence in (0, 1] from which a position is committed.
-        smoothing: not available in this version; must be None or False.
+        smoothing (`bool` or `dict`): feed open positions what the last forward thought of them; a dict holds fields of
+            [`Smoothing`]. Needs a decoder with a threshold.
         infill (`bool`): fill the mask tokens inside the prompt, and append nothing.
         preset (`str`): `"published"`, `"quality"`, `"balanced"` or `"speed"`: the family's defaults of every option.
         mask_token_id (`int`), logits_shift (`bool`), attention (`"bidirectional"` or `"block_causal"`): facts of the
@@ -57,7 +59,7 @@ class DiffusionGenerationConfig(GenerationConfig):
     steps: int | None
     steps_per_block: int | None
     threshold: float | None
-    smoothing: bool | None
+    smoothing: bool | dict[str, Any] | None
     infill: bool | None
     preset: str | None
     mask_token_id: int | None
@@ -77,7 +79,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         validate_sampling(self)
         for name in ("infill", "logits_shift"):
             require(getattr(self, name) in (None, True, False), name, getattr(self, name), "a bool")
-        require(self.smoothing in (None, False), "smoothing", self.smoothing, "None or False in this version")
+        Smoothing.of(self.smoothing)
         require(self.preset in (None, *PRESETS), "preset", self.preset, f"one of {list(PRESETS)}")
         kinds = ("bidirectional", "block_causal")
         require(self.attention in (None, *kinds), "attention", self.attention, f"one of {list(kinds)}")

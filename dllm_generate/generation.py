@@ -16,12 +16,14 @@ from .canvas import Canvas
 from .config import DiffusionGenerationConfig
 from .constraints import WARPERS, Constraints
 from .decoders import DECODERS, Decoder
-from .denoise import Run, denoise
+from .denoise import denoise
 from .families import Family
 from .guidance import Guidance, View
 from .output import DiffusionGenerateOutput, assemble
+from .run import Run
 from .sampling import Sampler
 from .schedules import SCHEDULES
+from .smoothing import Smoothing, SoftEmbeddings
 from .stopping import Stopper
 from .streamers import Emitter, StopStrings, check_streamer
 
@@ -141,6 +143,7 @@ def build_run(request: Request) -> Run:
         logits_shift=family.logits_shift,
         cache=DiffusionCache(halves * canvas.row.numel(), canvas.width, static) if policy.uses_cache else None,
         guidance=guidance,
+        soft=_soft_embeddings(request, decoder, canvas),
         seed=_seed() if sampler.warpers is not None or decoder.needs_noise else None,
     )
 
@@ -210,6 +213,17 @@ def _sampler(request: Request, decoder: Decoder) -> Sampler:
     if decoder.filtered_confidence and not sampling:
         warnings.warn("`filtered_confidence` has no effect without sampling.", UserWarning, stacklevel=2)
     return Sampler(warpers if sampling else None, decoder.filtered_confidence, _postponed(request, decoder))
+
+
+def _soft_embeddings(request: Request, decoder: Decoder, canvas: Canvas) -> SoftEmbeddings | None:
+    settings = Smoothing.of(request.config.smoothing)
+    if settings is None:
+        return None
+    if getattr(decoder, "threshold", None) is None:
+        raise ValueError(f"`smoothing` is on, but `decoder` {decoder.name!r} has no threshold for it to move.")
+    if request.guidance is not None:
+        raise ValueError("`smoothing` is on, but must be off with `guidance_scale`: it follows one prompt only.")
+    return SoftEmbeddings.begin(settings, request.model.get_input_embeddings(), canvas.input_ids)
 
 
 def _postponed(request: Request, decoder: Decoder) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ import torch
 from transformers import StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
-from .denoise import Run
 from .output import Ending
+from .run import Run
 
 
 @dataclasses.dataclass

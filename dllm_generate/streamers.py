@@ -8,8 +8,8 @@ import torch
 from transformers import PreTrainedTokenizerBase, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
-from .denoise import Run
 from .output import Ending
+from .run import Run
 
 
 class RowStreamer(BaseStreamer):

@@ -164,7 +164,7 @@ def test_unknown_names(llada):
         ("top_p", 1.5, "a number in"),
         ("top_k", -1, "an int >= 0"),
         ("infill", "yes", "a bool"),
-        ("smoothing", True, "None or False"),
+        ("smoothing", "on", "a bool or a dict"),
         ("preset", "turbo", "one of ['published', 'quality', 'balanced', 'speed']"),
         ("attention", "causal", "one of ['bidirectional', 'block_causal']"),
         ("mask_token_id", -1, "an int >= 0"),

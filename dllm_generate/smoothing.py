@@ -1,0 +1,142 @@
+"""Iteration smoothing: open positions carry on what the last forward thought of them."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from .registry import is_int, is_number, require
+from .rows import Rows
+
+# Columns whose logits are held at once.
+CHUNK = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Smoothing:
+    """Hyper-parameters of iteration smoothing (dInfer, arXiv 2510.08666).
+
+    An open position is fed the mask embedding plus `weight` times the expected embedding under its last prediction. The
+    weight grows with the steps of a row; the decoder's threshold starts at 1 and falls to its value.
+
+    Args:
+        initial_weight (`float`, defaults to 0.15): weight in the first step.
+        growth (`float`, defaults to 0.02): what each step adds to it.
+        max_weight (`float`, defaults to 0.3): where it stops.
+        threshold_decay (`float`, defaults to 0.02): what each step takes from a threshold of 1, down to the
+            decoder's.
+        temperature (`float`, defaults to 1.0): of the prediction.
+        top_k (`int`, *optional*): use the most likely tokens only, with their probabilities scaled to sum 1. Unset, the
+            expectation is over the whole vocabulary.
+    """
+
+    initial_weight: float = 0.15
+    growth: float = 0.02
+    max_weight: float = 0.3
+    threshold_decay: float = 0.02
+    temperature: float = 1.0
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        for option in ("initial_weight", "growth", "max_weight", "threshold_decay"):
+            value = getattr(self, option)
+            require(is_number(value) and value >= 0, f"smoothing[{option!r}]", value, "a number >= 0")
+        value = self.temperature
+        require(is_number(value) and value > 0, "smoothing['temperature']", value, "a number > 0")
+        value = self.top_k
+        require(value is None or (is_int(value) and value > 0), "smoothing['top_k']", value, "None or an int > 0")
+
+    @classmethod
+    def of(cls, option: bool | dict[str, Any] | None) -> "Smoothing | None":
+        """Makes what the option `smoothing` asks for: True is the default, a dict gives hyper-parameters.
+
+        Raises:
+            ValueError: for any other value, and for unknown keys.
+        """
+        if option is None or option is False:
+            return None
+        require(option is True or isinstance(option, dict), "smoothing", option, "a bool or a dict")
+        values = dict(option) if isinstance(option, dict) else {}
+        known = [field.name for field in dataclasses.fields(cls)]
+        unknown = sorted(set(values) - set(known))
+        require(not unknown, "smoothing", option, f"a dict with keys of {known}")
+        return cls(**values)
+
+    def weight(self, steps: torch.Tensor) -> torch.Tensor:
+        """Weight of the expected embedding for rows that have run so many `steps`."""
+        return (self.initial_weight + self.growth * steps).clamp(max=self.max_weight)
+
+    def threshold(self, steps: torch.Tensor, floor: float) -> torch.Tensor:
+        """Threshold for rows that have run so many `steps`, where the decoder's is `floor`."""
+        return (1 - self.threshold_decay * steps).clamp(min=floor)
+
+
+@dataclasses.dataclass
+class SoftEmbeddings(Rows):
+    """The state of smoothing.
+
+    Attributes:
+        settings: the hyper-parameters.
+        embedding: the model's input embeddings.
+        soft (`FloatTensor (B, 1 + T, d)`): float32, what is added to the mask embedding of open positions.
+    """
+
+    settings: Smoothing
+    embedding: torch.nn.Embedding
+    soft: torch.Tensor
+
+    @classmethod
+    def begin(cls, settings: Smoothing, embedding: torch.nn.Embedding, cells: torch.Tensor) -> "SoftEmbeddings":
+        """The state before the first step, for a canvas whose grid is `cells` `(B, 1 + T)`."""
+        width = embedding.weight.shape[1]
+        return cls(settings, embedding, torch.zeros(*cells.shape, width, dtype=torch.float32, device=cells.device))
+
+    def embed(
+        self, input_ids: torch.Tensor, opened: torch.Tensor, columns: torch.Tensor, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """What the model is fed. A committed position has its plain embedding again, whatever its state still holds.
+
+        Args:
+            input_ids, columns: `(n, W)` ids and columns of the window.
+            opened: `(B, 1 + T)` open positions of the canvas.
+            rows: `(n,)` rows of the canvas; None for all in order.
+
+        Returns:
+            `(n, W, d)`.
+        """
+        row = self._rows(rows)
+        plain = self.embedding(input_ids)
+        return plain + (self.soft[row, columns] * opened[row, columns][..., None]).to(plain.dtype)
+
+    def absorb(
+        self, head: Any, hidden: torch.Tensor, columns: torch.Tensor, rows: torch.Tensor | None, steps: torch.Tensor
+    ) -> None:
+        """Takes in the predictions of a forward.
+
+        Args:
+            head: gives logits for hidden states.
+            hidden: `(n, W, d)` the hidden rows that predict `columns`.
+            columns: `(n, W)`; 0 for entries that stand for no cell.
+            rows: `(n,)` rows of the canvas; None for all in order.
+            steps: `(B,)` steps that the rows of the canvas have run.
+        """
+        row = self._rows(rows)
+        weight = self.settings.weight(steps)[row][..., None]
+        for part in range(0, columns.shape[1], CHUNK):
+            piece = slice(part, part + CHUNK)
+            expected = self._expected(head(hidden[:, piece]).float() / self.settings.temperature)
+            self.soft[row, columns[:, piece]] = weight * expected.float()
+
+    def _rows(self, rows: torch.Tensor | None) -> torch.Tensor:
+        every = torch.arange(self.soft.shape[0], device=self.soft.device)
+        return (every if rows is None else rows)[:, None]
+
+    def _expected(self, logits: torch.Tensor) -> torch.Tensor:
+        table = self.embedding.weight
+        if self.settings.top_k is None:
+            return logits.softmax(-1).to(table.dtype) @ table
+        top = logits.topk(min(self.settings.top_k, logits.shape[-1]), dim=-1)
+        share = top.values.softmax(-1).to(table.dtype).flatten(0, 1)
+        bag = F.embedding_bag(top.indices.flatten(0, 1), table, per_sample_weights=share, mode="sum")
+        return bag.view(*logits.shape[:-1], -1)
