@@ -219,7 +219,7 @@ def heldout_problems(
     """
     problems: list[Problem] = []
     for task in tasks or TASKS:
-        rng, found = random.Random(f"heldout-{seed}-{task}"), {}
+        rng, found = random.Random(f"heldout-{seed}-{task}"), dict[str, Problem]()
         for _ in range(1000 * n):
             problem = _draw(rng, task, level)
             if is_heldout(problem.prompt):

@@ -69,7 +69,7 @@ def _task_accuracy(
     right = _teacher_forced(model, pairs, tokenizer.eos_token_id, objective)
     hits: dict[str, list[bool]] = defaultdict(list)
     for (_, answer), row in zip(pairs, right, strict=True):
-        classes = token_classes([tokenizer.decode([i]) for i in answer[:-1]], words)
+        classes = token_classes([str(tokenizer.decode([i])) for i in answer[:-1]], words)
         for name, hit in zip([*classes, "template"], row, strict=True):
             hits[name].append(hit)
         hits["answer"].append(all(row))

@@ -56,7 +56,8 @@ def muon_with_adam(
     Returns:
         One optimizer with the groups of both.
     """
-    outer = {id(m.weight) for m in (model.get_input_embeddings(), model.get_output_embeddings()) if m is not None}
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
+    outer = {id(m.weight) for m in ends if m is not None}
     wanted = [p for p in model.parameters() if p.requires_grad]
     hidden = [p for p in wanted if p.ndim == 2 and id(p) not in outer]
     rest = [p for p in wanted if p.ndim != 2 or id(p) in outer]

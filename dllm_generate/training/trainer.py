@@ -33,6 +33,9 @@ class DiffusionTrainer(Trainer):
         trainer.train(resume_from_checkpoint=True)
     """
 
+    objective: Objective
+    muon_lr: float
+
     def __init__(self, objective: Objective, muon_lr: float = 0.01, **kwargs: Any):
         super().__init__(data_collator=_first, **kwargs)
         self.objective, self.muon_lr = objective, muon_lr
@@ -49,16 +52,21 @@ class DiffusionTrainer(Trainer):
         """Muon for the matrices, Adam for the rest."""
         if self.optimizer is None:
             self.optimizer = muon_with_adam(
-                self.model, self.muon_lr, self.args.learning_rate, weight_decay=self.args.weight_decay
+                self.model,  # type: ignore[arg-type]
+                self.muon_lr,
+                self.args.learning_rate,
+                weight_decay=self.args.weight_decay,
             )
         return self.optimizer
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Batch], **kwargs: Any) -> Tensor:
+    def compute_loss(  # type: ignore[override]
+        self, model: nn.Module, inputs: dict[str, Batch], **kwargs: Any
+    ) -> Tensor:
         """Loss of one batch under noise that the batch's own seed determines."""
         batch = inputs["batch"]
         with self.compute_loss_context_manager():
             return self.objective(model, batch, torch.Generator().manual_seed(batch.seed))
 
-    def floating_point_ops(self, inputs: dict[str, Batch]) -> int:
+    def floating_point_ops(self, inputs: dict[str, Batch]) -> int:  # type: ignore[override]
         """Not counted: the estimate of transformers assumes a dict of tensors."""
         return 0
