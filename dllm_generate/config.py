@@ -25,7 +25,7 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     Args:
         decoder (`str` or `Decoder`): which predictions of a step are committed: `"fixed"`, `"threshold"`, `"factor"`,
-            `"hierarchical"`, `"remasking"`, `"credit"`.
+            `"hierarchical"`, `"remasking"`, `"credit"`, `"entropy_bound"`, `"klass"`.
         schedule (`str` or `Schedule`): which positions may be committed now: `"blockwise"`.
         cache_policy (`str` or `CachePolicy`): what a step recomputes: `"none"`, `"prefix"`, `"dual"`, `"vicinity"`.
         decoder_config, schedule_config, policy_config (`dict`): further hyper-parameters of the three.

@@ -35,6 +35,8 @@ def block_scores(
             hidden = hidden if hidden.dim() else part.new_zeros(ran.numel(), *part.shape[1:])
             hidden.index_copy_(0, rows, part)
     scores = run.backbone.scores(hidden)
+    if run.soft is not None:
+        run.soft.absorb(lambda piece: scores[:, piece], torch.where(ran[:, None], columns, 0), None, run.steps)
     return scores if run.guidance is None else run.guidance.merge(scores)
 
 
@@ -70,9 +72,10 @@ def _forward(
     if run.cache is not None:
         run.cache.release()
     if run.soft is not None:
-        ahead = columns[:, group.skip :]
-        places = (_predictors(run, view, ahead) - lo[:, None]).clamp(0, group.width - 1)
-        run.soft.absorb(run.backbone.scores, _gathered(hidden, places), ahead, rows, run.steps)
+        # What lies behind the active blocks. Their own scores follow.
+        behind = columns[:, group.skip :]
+        places = (_predictors(run, view, behind) - lo[:, None]).clamp(min=0)
+        run.soft.absorb(lambda piece: run.backbone.scores(_gathered(hidden, places[:, piece])), behind, rows, run.steps)
     return _gathered(hidden, source.clamp(0, group.width - 1))
 
 

@@ -219,10 +219,7 @@ def _soft_embeddings(request: Request, decoder: Decoder, canvas: Canvas) -> Soft
     settings = Smoothing.of(request.config.smoothing)
     if settings is None:
         return None
-    if getattr(decoder, "threshold", None) is None:
-        raise ValueError(f"`smoothing` is on, but `decoder` {decoder.name!r} has no threshold for it to move.")
-    if request.guidance is not None:
-        raise ValueError("`smoothing` is on, but must be off with `guidance_scale`: it follows one prompt only.")
+    settings.validate(decoder, request.model, guided=request.guidance is not None)
     return SoftEmbeddings.begin(settings, request.model.get_input_embeddings(), canvas.input_ids)
 
 

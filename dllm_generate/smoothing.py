@@ -1,11 +1,14 @@
 """Iteration smoothing: open positions carry on what the last forward thought of them."""
 
 import dataclasses
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
+from .decoders import Decoder
 from .registry import is_int, is_number, require
 from .rows import Rows
 
@@ -63,6 +66,16 @@ class Smoothing:
         require(not unknown, "smoothing", option, f"a dict with keys of {known}")
         return cls(**values)
 
+    def validate(self, decoder: Decoder, model: Any, guided: bool) -> None:
+        """Raises ValueError where smoothing cannot serve a call."""
+        if getattr(decoder, "threshold", None) is None:
+            raise ValueError(f"`smoothing` is on, but `decoder` {decoder.name!r} has no threshold for it to move.")
+        if guided:
+            raise ValueError("`smoothing` is on, but must be off with `guidance_scale`: it follows one prompt only.")
+        taken = inspect.signature(model.get_decoder().forward).parameters.values()
+        if not any(p.name == "inputs_embeds" or p.kind is p.VAR_KEYWORD for p in taken):
+            raise ValueError(f"`smoothing` is on, but {type(model).__name__} takes no `inputs_embeds`.")
+
     def weight(self, steps: torch.Tensor) -> torch.Tensor:
         """Weight of the expected embedding for rows that have run so many `steps`."""
         return (self.initial_weight + self.growth * steps).clamp(max=self.max_weight)
@@ -79,7 +92,8 @@ class SoftEmbeddings(Rows):
     Attributes:
         settings: the hyper-parameters.
         embedding: the model's input embeddings.
-        soft (`FloatTensor (B, 1 + T, d)`): float32, what is added to the mask embedding of open positions.
+        soft (`FloatTensor (B, 1 + T, d)`): what is added to the mask embedding of open positions; float32, or wider
+            if the model is.
     """
 
     settings: Smoothing
@@ -89,8 +103,9 @@ class SoftEmbeddings(Rows):
     @classmethod
     def begin(cls, settings: Smoothing, embedding: torch.nn.Embedding, cells: torch.Tensor) -> "SoftEmbeddings":
         """The state before the first step, for a canvas whose grid is `cells` `(B, 1 + T)`."""
-        width = embedding.weight.shape[1]
-        return cls(settings, embedding, torch.zeros(*cells.shape, width, dtype=torch.float32, device=cells.device))
+        table = embedding.weight
+        dtype = torch.promote_types(table.dtype, torch.float32)
+        return cls(settings, embedding, table.new_zeros(*cells.shape, table.shape[1], dtype=dtype, device=cells.device))
 
     def embed(
         self, input_ids: torch.Tensor, opened: torch.Tensor, columns: torch.Tensor, rows: torch.Tensor | None
@@ -110,30 +125,34 @@ class SoftEmbeddings(Rows):
         return plain + (self.soft[row, columns] * opened[row, columns][..., None]).to(plain.dtype)
 
     def absorb(
-        self, head: Any, hidden: torch.Tensor, columns: torch.Tensor, rows: torch.Tensor | None, steps: torch.Tensor
+        self,
+        logits: Callable[[slice], torch.Tensor],
+        columns: torch.Tensor,
+        rows: torch.Tensor | None,
+        steps: torch.Tensor,
     ) -> None:
-        """Takes in the predictions of a forward.
+        """Takes in the predictions of a forward, some columns at a time.
 
         Args:
-            head: gives logits for hidden states.
-            hidden: `(n, W, d)` the hidden rows that predict `columns`.
+            logits: gives the logits `(n, w, V)` that predict a slice of `columns`.
             columns: `(n, W)`; 0 for entries that stand for no cell.
             rows: `(n,)` rows of the canvas; None for all in order.
             steps: `(B,)` steps that the rows of the canvas have run.
         """
         row = self._rows(rows)
-        weight = self.settings.weight(steps)[row][..., None]
-        for part in range(0, columns.shape[1], CHUNK):
-            piece = slice(part, part + CHUNK)
-            expected = self._expected(head(hidden[:, piece]).float() / self.settings.temperature)
-            self.soft[row, columns[:, piece]] = weight * expected.float()
+        weight = self.settings.weight(steps)[row][..., None].to(self.soft.dtype)
+        for first in range(0, columns.shape[1], CHUNK):
+            piece = slice(first, first + CHUNK)
+            self.soft[row, columns[:, piece]] = weight * self._expected(logits(piece)).to(self.soft.dtype)
 
     def _rows(self, rows: torch.Tensor | None) -> torch.Tensor:
         every = torch.arange(self.soft.shape[0], device=self.soft.device)
         return (every if rows is None else rows)[:, None]
 
     def _expected(self, logits: torch.Tensor) -> torch.Tensor:
+        """The expected embedding `(n, w, d)` under logits `(n, w, V)`."""
         table = self.embedding.weight
+        logits = logits.to(self.soft.dtype) / self.settings.temperature
         if self.settings.top_k is None:
             return logits.softmax(-1).to(table.dtype) @ table
         top = logits.topk(min(self.settings.top_k, logits.shape[-1]), dim=-1)

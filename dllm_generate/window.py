@@ -18,25 +18,25 @@ class Window:
 
     Attributes:
         lo, hi: the columns `[lo, hi)`.
-        block: first column of the first active block.
+        behind: the column behind the active blocks.
     """
 
     lo: torch.Tensor
     hi: torch.Tensor
-    block: torch.Tensor
+    behind: torch.Tensor
 
     @classmethod
     def of(cls, run: Run, blocks: Blocks, plan: Plan) -> "Window":
         """Widens a plan to what the model has to see."""
-        lo, hi, block, start = plan.lo, plan.hi, blocks.start, run.canvas.start
+        lo, hi, behind, start = plan.lo, plan.hi, blocks.end, run.canvas.start
         if run.guidance is not None:
             other = run.guidance.prompt.start
-            start, hi, block = torch.cat([start, other]), torch.cat([hi, hi]), torch.cat([block, block])
+            start, hi, behind = torch.cat([start, other]), torch.cat([hi, hi]), torch.cat([behind, behind])
             lo = torch.cat([lo, torch.where(plan.refresh, other, lo)])
         if run.logits_shift:
             # The hidden row that predicts a position lies one to its left.
             lo = torch.maximum(lo - 1, start)
-        return cls(lo, hi, block)
+        return cls(lo, hi, behind)
 
 
 class Group(NamedTuple):
@@ -47,7 +47,7 @@ class Group(NamedTuple):
     Attributes:
         rows: their numbers.
         width: columns of the widest window.
-        skip: columns that lie in front of the active block in every row.
+        skip: columns that lie in or in front of the active blocks in every row.
     """
 
     rows: list[int]
@@ -65,9 +65,9 @@ class Launch(NamedTuple):
 def read(run: Run, blocks: Blocks, window: Window) -> Launch:
     """The one host read of a step. Raises ValueError for rows with invalid scores."""
     batch, models = run.steps.numel(), window.lo.numel()
-    facts = [window.lo, window.hi, window.block, blocks.ran.long(), run.canvas.finished.long(), run.invalid.long()]
+    facts = [window.lo, window.hi, window.behind, blocks.ran.long(), run.canvas.finished.long(), run.invalid.long()]
     packed = torch.cat(facts).tolist()
-    lo, hi, block = (packed[i * models : (i + 1) * models] for i in range(3))
+    lo, hi, behind = (packed[i * models : (i + 1) * models] for i in range(3))
     ran, finished, invalid = (packed[3 * models + i * batch : 3 * models + (i + 1) * batch] for i in range(3))
     if any(invalid):
         rows = [row for row, bad in zip(run.canvas.row.tolist(), invalid) if bad]
@@ -81,7 +81,7 @@ def read(run: Run, blocks: Blocks, window: Window) -> Launch:
         for place, row in enumerate(running):
             if ran[row]:
                 model = half * batch + row
-                width, skip = hi[model] - lo[model], max(block[model] - lo[model], 0)
+                width, skip = hi[model] - lo[model], behind[model] - lo[model]
                 size = (width - 1).bit_length()
                 rows, widest, least = classes.get(size, ([], 0, skip))
                 rows = [*rows, half * len(running) + place]

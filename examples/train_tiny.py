@@ -2,6 +2,7 @@
 
     python examples/train_tiny.py --output runs/tiny --max-steps 6000
     python examples/train_tiny.py --output runs/tiny --max-steps 6000 --resume
+    python examples/train_tiny.py --output runs/more --max-steps 2000 --init model_cards/dllm-tiny
 
 A stage `step:level:task=weight,...` holds from its step on. Stages may be changed when a run is resumed: what a batch
 holds depends on the seed, the number of the step and the stage alone.
@@ -14,7 +15,7 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 
 from dllm_generate.evaluation.tasks import TASKS, heldout_problems, training_problems
 from dllm_generate.evaluation.vocabulary import FUNCTION_NAMES, NUMBER_FIELDS, PIECES, WORD_FIELDS
@@ -89,7 +90,10 @@ def make_model(options, tokenizer):
         attn_implementation="eager",
     )
     config.is_causal = options.causal
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    if options.init:
+        model.load_state_dict(AutoModelForCausalLM.from_pretrained(options.init, dtype=torch.float32).state_dict())
+    return model
 
 
 def make_objective(options, mask_token_id):
@@ -108,6 +112,7 @@ def parse_stage(text):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", required=True, help="folder of the run")
+    parser.add_argument("--init", help="exported folder whose weights a new run starts from")
     parser.add_argument("--stages", nargs="+", type=parse_stage, default=[(0, 3, dict.fromkeys(TASKS, 1.0))])
     parser.add_argument("--max-steps", type=int, default=6000)
     parser.add_argument("--warmup", type=int, default=100)

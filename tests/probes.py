@@ -22,7 +22,8 @@ DECODERS = [
     {"decoder": "hierarchical", "threshold": 0.6, "decoder_config": {"low_threshold": 0.2}},
     {"decoder": "credit", "threshold": 0.5},
     {"decoder": "remasking", "threshold": 0.6, "decoder_config": {"low_threshold": 0.2, "remask_threshold": 0.5}},
-    {"decoder": "remasking", "threshold": 0.6, "decoder_config": {"low_threshold": 0.2, "remask_threshold": 0.5}},
+    {"decoder": "entropy_bound", "decoder_config": {"gamma": 1.0}},
+    {"decoder": "klass", "threshold": 0.3, "decoder_config": {"kl_threshold": 1.0}},
 ]
 NO_CACHE = {"cache_policy": "none"}
 POLICIES = [NO_CACHE] + [

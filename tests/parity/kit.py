@@ -3,7 +3,7 @@
 import contextlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -158,8 +158,12 @@ class EndOfBlock(BlockwiseSchedule):
     def __deepcopy__(self, memo):
         return self
 
+    def first_open(self, canvas):
+        """Where the block in work is looked for."""
+        return canvas.first_open
+
     def advance(self, canvas, ran):
-        done = (canvas.first_open >= canvas.width) | (canvas.first_eos < self.active(canvas).start)
+        done = (self.first_open(canvas) >= canvas.width) | (canvas.first_eos < self.active(canvas).start)
         canvas.finished = canvas.finished | (done & ran)
         facts = zip(canvas.row.tolist(), ran.tolist(), canvas.commit_step.tolist(), canvas.input_ids.tolist())
         for row, has_run, steps, tokens in facts:
@@ -221,3 +225,25 @@ class NarrowDual(DualCachePolicy):
 
     def window(self, canvas, blocks):
         return blocks.start, blocks.end - 1
+
+
+@dataclass(frozen=True)
+class Lockstep(EndOfBlock):
+    """Leaves a block when dInfer does: no row has a mask in it, and the step behind a refresh is over.
+
+    Steps that write nothing move the weight of smoothing and the soft embeddings behind the block. For prompts of one
+    length.
+
+    Attributes:
+        refresh: the policy of the run, if it has a cache.
+    """
+
+    refresh: PublishedRefresh | None = None
+
+    def first_open(self, canvas):
+        held = -1 if self.refresh is None else self.refresh.state["pending"]
+        first = canvas.first_open.masked_fill(canvas.finished, canvas.width).amin() if held < 0 else torch.tensor(held)
+        return first.expand_as(canvas.first_open)
+
+    def active(self, canvas):
+        return super().active(replace(canvas, first_open=self.first_open(canvas)))

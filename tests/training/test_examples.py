@@ -29,6 +29,8 @@ def test_train_resume_export_generate(tmp_path, monkeypatch, extra):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert type(model).__name__ == ("LlamaForCausalLM" if extra else "LLaDAForMaskedDiffusion")
     assert model.generation_config.do_sample is False
+    more = ["--output", tmp_path / "more", *SMALL.split(), *extra, "--init", folder, "--max-steps", 2]
+    run("train_tiny.py", more, monkeypatch)
     chat = [{"role": "user", "content": "Add 1 to each: k=3."}]
     inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     assert model.generate(**inputs, max_new_tokens=4).shape[1] <= inputs["input_ids"].shape[1] + 4
