@@ -7,7 +7,7 @@ import torch
 from .caches import Plan
 from .canvas import Canvas
 from .forward import block_scores
-from .progress import reopened, with_progress
+from .progress import mostly_tied, reopened, with_progress
 from .run import Run
 from .sampling import Noise
 from .schedules import Blocks
@@ -73,6 +73,8 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[Grou
         again = reopened(output.reopen, output.commit, open_mask, state.editable)
         canvas.reopen(columns, again.view(batch, -1))
         open_mask = open_mask | again
+    if run.tied is not None:
+        run.tied = run.tied | mostly_tied(output.confidence, open_mask)
     commit = with_progress(output.commit & open_mask, output.confidence, open_mask, blocks.force.flatten())
 
     tokens, confidence, commit = (x.view(batch, -1) for x in (output.tokens, output.confidence, commit))

@@ -88,6 +88,13 @@ def run_request(request: Request) -> torch.Tensor | DiffusionGenerateOutput:
     if request.streamer is not None:
         observers.append(Emitter(request.streamer, stopper.endings, _stop_strings(request)))
     canvas, num_forwards = denoise(run, observers)
+    if run.tied is not None and bool(run.tied):
+        warnings.warn(
+            "More than half of the open positions of a step had the same confidence; they were committed from left to "
+            "right. `filtered_confidence` does that at low temperatures.",
+            UserWarning,
+            stacklevel=2,
+        )
     output = assemble(
         canvas,
         num_forwards,
@@ -143,6 +150,7 @@ def build_run(request: Request) -> Run:
         logits_shift=family.logits_shift,
         cache=DiffusionCache(halves * canvas.row.numel(), canvas.width, static) if policy.uses_cache else None,
         guidance=guidance,
+        tied=torch.zeros((), dtype=torch.bool, device=canvas.row.device) if decoder.filtered_confidence else None,
         soft=_soft_embeddings(request, decoder, canvas),
         seed=_seed() if sampler.warpers is not None or decoder.needs_noise else None,
     )

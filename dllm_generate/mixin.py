@@ -16,6 +16,7 @@ from .generation import GuidanceRequest, Request, run_request
 from .inputs import check_arguments, check_inputs, with_mask_of_tokenizer
 from .options import OWN_FIELDS, refuse_autoregressive
 from .precedence import resolve
+from .probe import check_attention
 from .streamers import check_streamer
 
 
@@ -216,7 +217,16 @@ def attach(model: Any) -> Any:
 
     Returns:
         The same model, whose class now derives from [`DiffusionGenerationMixin`] and from its old class.
+
+    Raises:
+        ValueError: if the model has no base model and head, ignores attention masks, or is causal whatever they say.
     """
+    if not isinstance(model, DiffusionGenerationMixin):
+        check_attention(model)
+    return _with_mixin(model)
+
+
+def _with_mixin(model: Any) -> Any:
     cls = type(model)
     if not isinstance(model, DiffusionGenerationMixin):
         model.__class__ = type(cls.__name__, (DiffusionGenerationMixin, cls), {"__module__": cls.__module__})
@@ -241,7 +251,7 @@ def diffusion_generate(model: Any, inputs: torch.Tensor | None = None, **kwargs:
         ValueError: as `generate`; and for a streamer, tokenizer or guidance that comes through `custom_generate`, where
             transformers drops or consumes it.
     """
-    view = attach(copy.copy(model))
+    view = _with_mixin(copy.copy(model))
     config = kwargs.get("generation_config")
     # transformers has prepared the call where the config carries the special tokens as tensors.
     if not hasattr(config, "_pad_token_tensor"):

@@ -17,6 +17,13 @@ def reopened(
     return asked & (commits > asked.sum(-1))[:, None]
 
 
+def mostly_tied(confidence: torch.Tensor, open_mask: torch.Tensor) -> torch.Tensor:
+    """Whether some row `(R,)` has more than half of its open positions, and at least three, at one confidence."""
+    best = confidence.masked_fill(~open_mask, float("-inf")).amax(-1, keepdim=True)
+    tied, total = ((confidence == best) & open_mask).sum(-1), open_mask.sum(-1)
+    return ((tied > 2) & (2 * tied > total)).any()
+
+
 def with_progress(
     commit: torch.Tensor, confidence: torch.Tensor, open_mask: torch.Tensor, force: torch.Tensor
 ) -> torch.Tensor:

@@ -23,6 +23,7 @@ class Run:
         invalid (`BoolTensor (B,)`): rows with a score that is not finite at a position that they could commit.
         seed (`int` or None): where random numbers are wanted.
         soft: state of iteration smoothing, where it is on.
+        tied (`BoolTensor ()`): whether most open positions of a step had one confidence; None if nobody asks.
     """
 
     backbone: Backbone
@@ -39,6 +40,7 @@ class Run:
     guidance: Guidance | None = None
     seed: int | None = None
     soft: SoftEmbeddings | None = None
+    tied: torch.Tensor | None = None
 
     @property
     def steps(self) -> torch.Tensor:

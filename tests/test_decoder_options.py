@@ -11,6 +11,8 @@ from dllm_generate.sampling import Noise, Sampler
 
 PROMPT = torch.tensor([[1]])
 
+BY_CONFIDENCE = [name for name, part in DECODERS.parts.items() if part().ranks_by_confidence]
+
 
 def order(model, **options):
     """The order in which the positions were committed."""
@@ -18,7 +20,7 @@ def order(model, **options):
     return output.commit_step[0].tolist(), output.sequences[0, 1:].tolist()
 
 
-@pytest.mark.parametrize("decoder", DECODERS.parts)
+@pytest.mark.parametrize("decoder", BY_CONFIDENCE)
 def test_eos_comes_last(decoder):
     model = Scripted(table((5, 0.3), (6, 0.2), (7, 0.25), (EOS, 0.9)))
     plain, tokens = order(model, max_new_tokens=4, decoder=decoder)
@@ -83,12 +85,17 @@ def test_filtered_confidence_without_sampling_warns():
         {"postpone_tokens": "62"},
         {"postpone_tokens": [-1]},
         {"filtered_confidence": None},
-        {"ranking": "entropy", "postpone_eos": True},
+        {"postpone_eos": True, "ranking": "entropy"},
     ],
 )
 def test_refused(values):
     with pytest.raises(ValueError, match=next(iter(values))):
         DiffusionGenerationConfig(decoder="fixed", decoder_config=values)
+
+
+def test_refused_where_the_confidence_decides_nothing():
+    with pytest.raises(ValueError, match="`postpone_eos` is True, but must be unset: .* EntropyBoundDecoder does not"):
+        DiffusionGenerationConfig(decoder="entropy_bound", decoder_config={"postpone_eos": True})
 
 
 def test_refused_before_the_first_forward():
@@ -101,7 +108,7 @@ def test_refused_before_the_first_forward():
     assert not model.calls
 
 
-@pytest.mark.parametrize("name", DECODERS.parts)
+@pytest.mark.parametrize("name", BY_CONFIDENCE)
 @pytest.mark.parametrize("as_instance", [False, True])
 def test_saved_and_loaded(name, as_instance, tmp_path):
     values = {"postpone_eos": True, "postpone_tokens": [EOT, MASK]}

@@ -90,8 +90,19 @@ class Decoder(ABC):
         ids = self.postpone_tokens
         valid = isinstance(ids, (list, tuple)) and all(is_int(i) and i >= 0 for i in ids)
         require(valid, "postpone_tokens", ids, "a list of token ids")
+        changed = [o for o in ("postpone_eos", "postpone_tokens", "filtered_confidence") if getattr(self, o)]
+        if changed and not self.ranks_by_confidence:
+            raise ValueError(
+                f"`{changed[0]}` is {getattr(self, changed[0])!r}, but must be unset: it changes the confidence, by which "
+                f"{type(self).__name__} does not choose here."
+            )
         # JSON knows no tuples.
         object.__setattr__(self, "postpone_tokens", tuple(ids))
+
+    @property
+    def ranks_by_confidence(self) -> bool:
+        """Whether the confidence decides what is committed."""
+        return True
 
     def validate(self, family: "Family", config: "DiffusionGenerationConfig") -> None:
         """Raises ValueError where this decoder cannot serve `family` or `config`."""

@@ -31,6 +31,10 @@ class EntropyBoundDecoder(Decoder):
         require(is_number(self.gamma) and self.gamma >= 0, "gamma", self.gamma, "a number >= 0")
         require(isinstance(self.include_last, bool), "include_last", self.include_last, "a bool")
 
+    @property
+    def ranks_by_confidence(self):
+        return False
+
     def __call__(self, input_ids, scores, *, open_mask, ran, state, threshold=None):
         tokens, confidence = state.predict(scores)
         entropy = entropies(scores)

@@ -45,12 +45,10 @@ class FixedDecoder(Decoder):
         if self.steps is not None and self.steps_per_block is not None:
             raise ValueError(f"`steps` is {self.steps} and `steps_per_block` is {self.steps_per_block}: set only one.")
         require(self.ranking in get_args(Ranking), "ranking", self.ranking, f"one of {list(get_args(Ranking))}")
-        changed = [o for o in ("postpone_eos", "postpone_tokens", "filtered_confidence") if getattr(self, o)]
-        if changed and self.ranking != "low_confidence":
-            raise ValueError(
-                f"`ranking` is {self.ranking!r}, but must be 'low_confidence' for `{changed[0]}`, which changes the "
-                "confidence, to have an effect."
-            )
+
+    @property
+    def ranks_by_confidence(self) -> bool:
+        return self.ranking == "low_confidence"
 
     @property
     def needs_noise(self) -> bool:  # type: ignore[override]

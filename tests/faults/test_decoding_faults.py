@@ -1,5 +1,6 @@
 """Faults of selection, confidence, blocks and caches that users of other tools have reported; by their numbers."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,17 @@ def test_b037_confidence_does_not_tie_at_low_temperature():
     assert orders[0] == orders[1]
     ties = Scripted(table(*[(5, 0.9)] * 6)[1:2].repeat(8, 1)).generate(ONE, max_new_tokens=6, block_length=6, **FULL)
     assert ties.commit_step.tolist() == [list(range(6))], "left-most first on ties"
+
+
+def test_b037_saturated_confidences_warn():
+    """Taken after top-k, every confidence is 1: what is ranked by it goes from left to right."""
+    model = Scripted(table(*[(5, 0.9 - 0.1 * place) for place in range(6)]))
+    options = {"max_new_tokens": 6, "do_sample": True, "top_k": 1}
+    with pytest.warns(UserWarning, match="More than half of the open positions of a step had the same confidence"):
+        model.generate(ONE, decoder_config={"filtered_confidence": True}, decoder="fixed", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.generate(ONE, decoder="fixed", **options)
 
 
 def test_b039_refreshes(llada):

@@ -5,10 +5,9 @@ iteration behind a refresh that completed the block, unrolled iterations on a fi
 wait for their neighbours.
 """
 
-import dataclasses
-
 import pytest
 import torch
+from dinfer import Published, decoder_of, text_of
 from kit import GOLDEN, EndOfBlock, NarrowDual, PublishedRefresh, cases, documented, recorded_inputs
 from models import EOS
 
@@ -16,10 +15,6 @@ from dllm_generate import DiffusionGenerationConfig, LLaDAForMaskedDiffusion
 from dllm_generate.caches.dual import DualCachePolicy
 from dllm_generate.caches.prefix import PrefixCachePolicy
 from dllm_generate.caches.vicinity import VicinityCachePolicy
-from dllm_generate.decoders.credit import CreditDecoder
-from dllm_generate.decoders.fixed import FixedDecoder
-from dllm_generate.decoders.hierarchical import HierarchicalDecoder
-from dllm_generate.decoders.threshold import ThresholdDecoder
 
 TRACES = {trace["id"]: trace for trace in cases("traces/traces_dinfer")}
 # Its warm-up reaches into the last block.
@@ -32,20 +27,6 @@ def models():
     return {
         f"model_{i}": LLaDAForMaskedDiffusion.from_pretrained(GOLDEN / "traces" / f"model_{i}").eval() for i in range(3)
     }
-
-
-def decoder_of(trace):
-    params = trace["params"]
-    if "decoding" in params:
-        if "threshold" not in params:
-            return FixedDecoder(steps=params["steps"])
-        return HierarchicalDecoder(params["threshold"], params["low_threshold"])
-    if "decoder" not in params:
-        return ThresholdDecoder(params["threshold"])
-    kind, threshold = params["decoder"]["type"], params["decoder"]["threshold"]
-    if kind == "hierarchy":
-        return HierarchicalDecoder(threshold, params["decoder"]["low_threshold"], ties=True)
-    return {"threshold": ThresholdDecoder, "credit": CreditDecoder}[kind](threshold, near_tie=1e-5)
 
 
 def policy_of(trace):
@@ -79,50 +60,6 @@ def generate(model, trace, rows=slice(None), **changes):
     )
     with recorded_inputs(model) as inputs:
         return model.generate(torch.tensor(trace["prompt"][rows]), generation_config=config), inputs
-
-
-@dataclasses.dataclass
-class Published:
-    """What the published run did to one row: the forwards that wrote to it, their inputs, and what they wrote."""
-
-    inputs: list[list[int]]
-    writes: list[dict[int, int]]
-
-    @classmethod
-    def of(cls, trace, row):
-        shift = bool(trace["params"].get("use_shift"))
-        every = [call["input_ids"][row] for call in trace["forward_calls"]]
-        if "decode_calls" in trace:
-            writes = [
-                {position + shift: token for at, position, token in call["changed"] if at == row}
-                for call in trace["decode_calls"]
-            ]
-        else:
-            grids = [*every, trace["output"][row]]
-            writes = [
-                {i: new for i, (old, new) in enumerate(zip(*pair)) if old != new} for pair in zip(grids, grids[1:])
-            ]
-        kept = [i for i, written in enumerate(writes) if written]
-        return cls([every[i] for i in kept], [writes[i] for i in kept])
-
-    def steps_until_eos(self, prompt):
-        """Number of the writes up to the one behind which an EOS has nothing open before it."""
-        text = {}
-        for count, written in enumerate(self.writes, 1):
-            text.update(written)
-            position = len(prompt)
-            while text.get(position, EOS) != EOS:
-                position += 1
-            if position in text:
-                return count
-        return len(self.writes)
-
-
-def text_of(trace, row):
-    """The row up to its first EOS."""
-    tokens, length = trace.get("final_x", trace["output"])[row], len(trace["prompt"][row])
-    text = tokens[length:]
-    return tokens[: length + text.index(EOS) + 1] if EOS in text else tokens
 
 
 @pytest.mark.parametrize("name", TRACES)
