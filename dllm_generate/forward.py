@@ -55,16 +55,17 @@ def _forward(
     rows: torch.Tensor | None,
 ) -> torch.Tensor:
     """One call of the body, on the windows of `rows` (all if None); returns the hidden rows at `source` `(n, k)`."""
-    lo, hi = window.lo, window.hi
+    lo, hi, end = window.lo, window.hi, window.visible_end
     if rows is not None:
-        view, lo, hi, source, ran = view.select(rows), lo[rows], hi[rows], source[rows], ran[rows]
+        view, lo, hi, end, source, ran = view.select(rows), *(x[rows] for x in (lo, hi, end, source, ran))
     columns = lo[:, None] + torch.arange(group.width, device=lo.device)
     # Entries that stand for no cell go to the scratch column: clamped onto a real one they would overwrite it.
     columns = torch.where((columns < hi[:, None]) & ran[:, None], columns, 0)
     if run.cache is None:
         visible = view.real.gather(1, columns)
     else:
-        visible = torch.nn.functional.pad(view.real, (0, run.cache.slots - view.real.shape[1]))
+        visible = view.real & (torch.arange(view.real.shape[1], device=end.device) < end[:, None])
+        visible = torch.nn.functional.pad(visible, (0, run.cache.slots - visible.shape[1]))
         run.cache.seek(columns, rows)
     ids, positions = view.input_ids.gather(1, columns), view.position_ids.gather(1, columns)
     embeds = None if run.soft is None else run.soft.embed(ids, run.canvas.open, columns, rows)

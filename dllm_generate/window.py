@@ -19,24 +19,26 @@ class Window:
     Attributes:
         lo, hi: the columns `[lo, hi)`.
         behind: the column behind the active blocks.
+        visible_end: queries see the columns before this one.
     """
 
     lo: torch.Tensor
     hi: torch.Tensor
     behind: torch.Tensor
+    visible_end: torch.Tensor
 
     @classmethod
     def of(cls, run: Run, blocks: Blocks, plan: Plan) -> "Window":
         """Widens a plan to what the model has to see."""
-        lo, hi, behind, start = plan.lo, plan.hi, blocks.end, run.canvas.start
+        lo, hi, behind, end, start = plan.lo, plan.hi, blocks.end, plan.visible_end, run.canvas.start
         if run.guidance is not None:
             other = run.guidance.prompt.start
-            start, hi, behind = torch.cat([start, other]), torch.cat([hi, hi]), torch.cat([behind, behind])
-            lo = torch.cat([lo, torch.where(plan.refresh, other, lo)])
+            start, lo = torch.cat([start, other]), torch.cat([lo, torch.where(plan.refresh, other, lo)])
+            hi, behind, end = (torch.cat([column, column]) for column in (hi, behind, end))
         if run.logits_shift:
             # The hidden row that predicts a position lies one to its left.
             lo = torch.maximum(lo - 1, start)
-        return cls(lo, hi, behind)
+        return cls(lo, hi, behind, end)
 
 
 class Group(NamedTuple):

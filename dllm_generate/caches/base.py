@@ -22,11 +22,13 @@ class Plan(Rows):
 
     Attributes:
         lo, hi (`LongTensor (B,)`): the window.
+        visible_end (`LongTensor (B,)`): queries see the columns before this one.
         refresh (`BoolTensor (B,)`): rows whose window is the whole visible canvas.
     """
 
     lo: torch.Tensor
     hi: torch.Tensor
+    visible_end: torch.Tensor
     refresh: torch.Tensor
 
 
@@ -61,14 +63,32 @@ class CacheState(Rows):
         self.age = torch.where(refreshed, 1, self.age + blocks.ran)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CachePolicy(ABC):
-    """Chooses the window of every step. Holds no tensors."""
+    """Chooses the window of every step. Holds no tensors.
+
+    Args:
+        suffix_window (`int`, *optional*): the model sees only so many positions behind the block in work; the masks
+            that follow are left out of every forward. Unset, it sees all of them, as it was trained.
+    """
+
+    suffix_window: int | None = None
 
     name: ClassVar[str]
     uses_cache: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        value = self.suffix_window
+        require(value is None or (is_int(value) and value >= 0), "suffix_window", value, "None or an int >= 0")
+
     def validate(self, family: "Family", config: "DiffusionGenerationConfig") -> None:
         """Raises ValueError where this policy cannot serve `family` or `config`."""
+
+    def horizon(self, blocks: Blocks) -> torch.Tensor:
+        """Returns `(B,)`: the column behind the last one that the model is shown."""
+        if self.suffix_window is None:
+            return blocks.visible_end
+        return torch.minimum(blocks.end + self.suffix_window, blocks.visible_end)
 
     @abstractmethod
     def plan(self, canvas: Canvas, blocks: Blocks, state: CacheState) -> Plan:
@@ -87,12 +107,13 @@ class RefreshingPolicy(CachePolicy):
     refresh_interval: int | None = None
 
     def __post_init__(self):
+        super().__post_init__()
         value = self.refresh_interval
         require(value is None or (is_int(value) and value > 0), "refresh_interval", value, "None or an int > 0")
 
     @abstractmethod
-    def window(self, canvas: Canvas, blocks: Blocks) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns `(lo, hi)`, each `(B,)`: the window of a step that is no refresh."""
+    def window(self, canvas: Canvas, blocks: Blocks, horizon: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns `(lo, hi)`, each `(B,)`: the window of a step that is no refresh, `hi` at most `horizon`."""
 
     def refreshes(self, blocks: Blocks, state: CacheState) -> torch.Tensor:
         """Returns `(B,)` bool: rows whose next step is a refresh."""
@@ -100,11 +121,13 @@ class RefreshingPolicy(CachePolicy):
         return refresh if self.refresh_interval is None else refresh | (state.age >= self.refresh_interval)
 
     def plan(self, canvas: Canvas, blocks: Blocks, state: CacheState) -> Plan:
-        lo, hi = self.window(canvas, blocks)
+        horizon = self.horizon(blocks)
+        lo, hi = self.window(canvas, blocks, horizon)
         refresh = self.refreshes(blocks, state)
         return Plan(
             lo=torch.where(refresh, canvas.start, lo),
-            hi=torch.where(refresh, blocks.visible_end, hi),
+            hi=torch.where(refresh, horizon, hi),
+            visible_end=horizon,
             refresh=refresh,
         )
 

@@ -10,5 +10,5 @@ from .base import POLICIES, RefreshingPolicy
 class DualCachePolicy(RefreshingPolicy):
     """Keeps what lies before and behind the block; recomputes the block only (Fast-dLLM, arXiv 2505.22618)."""
 
-    def window(self, canvas, blocks):
+    def window(self, canvas, blocks, horizon):
         return blocks.start, blocks.end

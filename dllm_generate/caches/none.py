@@ -16,4 +16,5 @@ class NoCachePolicy(CachePolicy):
     uses_cache: ClassVar[bool] = False
 
     def plan(self, canvas, blocks, state):
-        return Plan(lo=canvas.start, hi=blocks.visible_end, refresh=torch.ones_like(canvas.finished))
+        horizon = self.horizon(blocks)
+        return Plan(canvas.start, horizon, horizon, refresh=torch.ones_like(canvas.finished))

@@ -10,5 +10,5 @@ from .base import POLICIES, RefreshingPolicy
 class PrefixCachePolicy(RefreshingPolicy):
     """Keeps what lies before the block; recomputes the block and all that follows (Fast-dLLM, arXiv 2505.22618)."""
 
-    def window(self, canvas, blocks):
-        return blocks.start, blocks.visible_end
+    def window(self, canvas, blocks, horizon):
+        return blocks.start, horizon

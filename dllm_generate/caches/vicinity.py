@@ -29,9 +29,9 @@ class VicinityCachePolicy(RefreshingPolicy):
             value = getattr(self, option)
             require(is_int(value) and value >= 0, option, value, "an int >= 0")
 
-    def window(self, canvas, blocks):
+    def window(self, canvas, blocks, horizon):
         lo = torch.maximum(blocks.start - self.prefix_look, canvas.start)
-        return lo, torch.minimum(blocks.end + self.after_look, blocks.visible_end)
+        return lo, torch.minimum(blocks.end + self.after_look, horizon)
 
     def refreshes(self, blocks, state):
         refresh = super().refreshes(blocks, state)

@@ -93,8 +93,8 @@ class Decoder(ABC):
         changed = [o for o in ("postpone_eos", "postpone_tokens", "filtered_confidence") if getattr(self, o)]
         if changed and not self.ranks_by_confidence:
             raise ValueError(
-                f"`{changed[0]}` is {getattr(self, changed[0])!r}, but must be unset: it changes the confidence, by which "
-                f"{type(self).__name__} does not choose here."
+                f"`{changed[0]}` is {getattr(self, changed[0])!r}, but must be unset: it changes the confidence, by "
+                f"which {type(self).__name__} does not choose here."
             )
         # JSON knows no tuples.
         object.__setattr__(self, "postpone_tokens", tuple(ids))

@@ -8,6 +8,7 @@ import ast
 import hashlib
 import json
 import random
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -123,7 +124,9 @@ def _same_text(answer: str, text: str) -> bool:
 
 def _same_code(answer: str, text: str) -> bool:
     try:
-        return ast.dump(ast.parse(answer)) == ast.dump(ast.parse(text))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return ast.dump(ast.parse(answer)) == ast.dump(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 

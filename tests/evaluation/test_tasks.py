@@ -1,6 +1,7 @@
 """The task generators: seeded, held-out split, checkers, tokenizer fit."""
 
 import itertools
+import warnings
 
 import pytest
 
@@ -57,6 +58,9 @@ def test_code_and_records_are_compared_by_meaning():
     assert check(function, "def f(x):\n  x = (x + 3)\n  return x  # done")
     assert not check(function, "def f(x):\n    x = 3 + x\n    return x")
     assert not check(function, "def f(x:")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not check(function, "def f(x):\n    return 8if x else 9")
     assert not check(function, "(" * 5000)
     row = Problem("record", "", '{"name": "Anna", "age": 34}')
     assert check(row, '{ "name":"Anna",\n "age": 34 }')

@@ -194,8 +194,9 @@ class PublishedRefresh(CachePolicy):
 
     def plan(self, canvas, blocks, state):
         if self._refreshes(int(blocks.start), int(blocks.index)):
-            return Plan(canvas.start, blocks.visible_end, ~canvas.finished)
-        return Plan(*self.policy.window(canvas, blocks), canvas.finished)
+            return Plan(canvas.start, blocks.visible_end, blocks.visible_end, ~canvas.finished)
+        lo, hi = self.policy.window(canvas, blocks, blocks.visible_end)
+        return Plan(lo, hi, blocks.visible_end, canvas.finished)
 
     def _refreshes(self, block: int, index: int) -> bool:
         state, is_vicinity = self.state, isinstance(self.policy, VicinityCachePolicy)
@@ -223,7 +224,7 @@ class PublishedRefresh(CachePolicy):
 class NarrowDual(DualCachePolicy):
     """dInfer's dual window under shifted logits: it ends one column early."""
 
-    def window(self, canvas, blocks):
+    def window(self, canvas, blocks, horizon):
         return blocks.start, blocks.end - 1
 
 

@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 import torch
+from dinfer import Published, decoder_of, text_of
 from kit import GOLDEN, Lockstep, PublishedRefresh, cases, documented, tensors
 from models import EOS
-from test_dinfer_traces import decoder_of, text_of
 
 from dllm_generate import DiffusionGenerationConfig, LLaDAForMaskedDiffusion
 from dllm_generate.caches.dual import DualCachePolicy
@@ -15,6 +15,9 @@ from dllm_generate.caches.vicinity import VicinityCachePolicy
 from dllm_generate.smoothing import Smoothing, SoftEmbeddings
 
 TRACES = {trace["id"]: trace for trace in cases("traces/traces_dinfer_smoothing")}
+STABLE = [name for name, trace in TRACES.items() if trace["stable"]]
+# Its second row waits for the first one, and takes in further predictions meanwhile.
+WAITED = "dinfer/itersmooth_batch_4"
 EMBEDDINGS = {case["id"]: case for case in cases("scripted/soft_embedding")}
 TENSORS = tensors("scripted/soft_embedding")
 FIELDS = {
@@ -104,3 +107,26 @@ def test_every_decode_call(name, models):
             assert output.sequences[row].tolist() == text_of(trace, row)
     for (shape, total), call in zip(sums[:count], trace["forward_calls"]):
         assert (shape, total) == (call["shape"], pytest.approx(call["embeds_abs_sum"], rel=1e-4))
+
+
+@pytest.mark.parametrize("name", STABLE)
+def test_up_to_the_first_eos(name, models):
+    """Options alone, without the kit: steps that wrote nothing are not made, and rows do not wait for each other."""
+    trace = TRACES[name]
+    options = {"block_length": trace["params"]["block_length"], "cache_policy": policy_of(trace["params"]) or "none"}
+    output, _ = generate(models[trace["model"]], trace, **options)
+    for row, prompt in enumerate(trace["prompt"]):
+        text = text_of(trace, row)
+        waited = name == WAITED and row == 1
+        assert (output.sequences[row, : len(text)].tolist() == text) != waited
+        if not waited:
+            assert output.num_forwards[row] == Published.of(trace, row).steps_until_eos(prompt)
+
+
+def test_the_documented_numbers():
+    # The published loop fills the row up behind the EOS.
+    cut = sum(any(EOS in row for row in TRACES[name]["final_x"]) for name in STABLE)
+    assert documented("dinfer_smoothing") == (len(STABLE), len(STABLE) - cut, 0, cut, 0)
+    assert documented("soft_embedding") == (len(EMBEDDINGS), len(EMBEDDINGS), 0, 0, 0)
+    rest = len(TRACES) - len(STABLE)
+    assert documented("dinfer_smoothing_unstable") == (rest, 0, 0, 0, rest)
