@@ -20,7 +20,7 @@ class Backbone:
 
     def __init__(self, model: Any):
         self.body, self.head = model.get_decoder(), model.get_output_embeddings()
-        if self.head is None or self.body is model:
+        if self.head is None or self.body is model or model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} has no output embeddings on top of a base model to decode with.")
         self.implementation = model.config._attn_implementation
         self.dtype = model.dtype

@@ -16,7 +16,7 @@ from .generation import GuidanceRequest, Request, run_request
 from .inputs import check_arguments, check_inputs, with_mask_of_tokenizer
 from .options import OWN_FIELDS, refuse_autoregressive
 from .precedence import resolve
-from .probe import check_attention
+from .probe import check_model
 from .streamers import check_streamer
 
 
@@ -219,10 +219,11 @@ def attach(model: Any) -> Any:
         The same model, whose class now derives from [`DiffusionGenerationMixin`] and from its old class.
 
     Raises:
-        ValueError: if the model has no base model and head, ignores attention masks, or is causal whatever they say.
+        ValueError: if the model has no base model with a linear head, ignores attention masks, or is causal whatever
+            they say.
     """
     if not isinstance(model, DiffusionGenerationMixin):
-        check_attention(model)
+        check_model(model)
     return _with_mixin(model)
 
 

@@ -47,12 +47,13 @@ class ScriptedConfig(PreTrainedConfig):
 
 @dataclasses.dataclass
 class Call:
-    """One forward: its number, and what the model was given `(n, W)`."""
+    """One forward: its number, and what the model was given `(n, W)`; embeddings `(n, W, d)` instead of ids."""
 
     number: int
-    input_ids: torch.Tensor
+    input_ids: torch.Tensor | None
     position_ids: torch.Tensor
     attention_mask: torch.Tensor
+    inputs_embeds: torch.Tensor | None = None
 
 
 class _Body(nn.Module):
@@ -61,8 +62,8 @@ class _Body(nn.Module):
         self.script = script
         self.calls: list[Call] = []
 
-    def forward(self, input_ids, position_ids, attention_mask, cache=None, use_cache=None, return_dict=True):
-        call = Call(len(self.calls), input_ids, position_ids, attention_mask)
+    def forward(self, input_ids=None, position_ids=None, attention_mask=None, inputs_embeds=None, **kwargs):
+        call = Call(len(self.calls), input_ids, position_ids, attention_mask, inputs_embeds)
         self.calls.append(call)
         assert call.number < 1000, "decoding does not end"
         return SimpleNamespace(last_hidden_state=self.script(call))
@@ -121,7 +122,7 @@ def counted_forwards(model):
     """Collects the shape `(n, W)` of every forward of the body."""
     shapes: list[tuple[int, ...]] = []
     hook = model.get_decoder().register_forward_pre_hook(
-        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["position_ids"].shape)), with_kwargs=True
     )
     try:
         yield shapes

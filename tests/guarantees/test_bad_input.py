@@ -3,6 +3,16 @@
 import pytest
 import torch
 from models import EOS, MASK, PAD, Scripted, counted_forwards, padded, table, tiny_llada
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from dllm_generate import attach
 
@@ -142,8 +152,6 @@ def test_weights_of_nan():
 
 
 def test_models_that_cannot_be_decoded():
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaModel
-
     sizes = {
         "hidden_size": 16,
         "num_attention_heads": 2,
@@ -151,10 +159,16 @@ def test_models_that_cannot_be_decoded():
         "intermediate_size": 16,
         "vocab_size": 64,
     }
-    facts = {"mask_token_id": MASK, "logits_shift": False, "attention": "bidirectional", "max_new_tokens": 2}
-    headless = attach(LlamaModel(LlamaConfig(**sizes)))
-    with pytest.raises((ValueError, AttributeError)):
-        headless.generate(IDS, **facts)
+    for model, reason in (
+        (LlamaModel(LlamaConfig(**sizes)), "no output embeddings"),
+        (
+            T5ForConditionalGeneration(T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)),
+            "no output embed",
+        ),
+        (BertForMaskedLM(BertConfig(**sizes)), "does more to its hidden states"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            attach(model)
     unknown = attach(GPT2LMHeadModel(GPT2Config(n_embd=16, n_head=2, n_layer=1, vocab_size=64)))
     with pytest.raises(ValueError, match="no supported family.*`mask_token_id`, `logits_shift`, `attention`"):
         unknown.generate(IDS, max_new_tokens=2)

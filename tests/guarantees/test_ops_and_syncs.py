@@ -83,6 +83,7 @@ def per_step(long, short, steps):
     [
         ({"decoder": "threshold", "threshold": 1.0, "cache_policy": "dual"}, 145),
         ({"decoder": "fixed", "cache_policy": "none"}, 155),
+        ({"decoder": "threshold", "threshold": 1.0, "cache_policy": "dual", "smoothing": True}, 200),
     ],
 )
 def test_operations_of_a_step(llada, options, limit):
@@ -121,6 +122,13 @@ def test_one_host_read_per_step(llada, monkeypatch, decoder, policy):
     long, short = (reads(llada, monkeypatch, n, **options) for n in (48, 32))
     assert per_step(long, short, steps[0] - steps[1]) == 1
     assert long.count("tolist") >= steps[0]
+
+
+@pytest.mark.parametrize("smoothing", [True, {"top_k": 4}])
+def test_smoothing_adds_no_read(llada, monkeypatch, smoothing):
+    options = {"decoder": "threshold", "threshold": 1.0, "cache_policy": "vicinity", "smoothing": smoothing}
+    long, short = (reads(llada, monkeypatch, n, **options) for n in (48, 32))
+    assert per_step(long, short, 16) == 1
 
 
 def test_batches_read_once_per_step_too(llada, monkeypatch):
