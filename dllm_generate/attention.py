@@ -30,4 +30,4 @@ def attention_mask(visible: torch.Tensor, *, implementation: str | None, dtype: 
     mask = visible[:, None, None, :]
     if implementation != "eager":
         return mask
-    return torch.where(mask, 0.0, torch.finfo(dtype).min).to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)

@@ -1,5 +1,6 @@
 """The model as the loop sees it: a body that gives hidden states, and a head."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -22,6 +23,10 @@ class Backbone:
         self.body, self.head = model.get_decoder(), model.get_output_embeddings()
         if self.head is None or self.body is model or model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} has no output embeddings on top of a base model to decode with.")
+        takes = inspect.signature(self.body.forward).parameters
+        missing = [name for name in ("input_ids", "position_ids", "attention_mask") if name not in takes]
+        if missing:
+            raise ValueError(f"{type(model).__name__} cannot be decoded: its base model does not take {missing}.")
         self.implementation = model.config._attn_implementation
         self.dtype = model.dtype
         check_backend(self.implementation)

@@ -75,8 +75,8 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
         """Checks every option on its own. Raises ValueError; warns about options without effect."""
-        super().validate(strict=strict, user_set_attributes=user_set_attributes)
         validate_sampling(self)
+        super().validate(strict=strict, user_set_attributes=user_set_attributes)
         for name in ("infill", "logits_shift"):
             require(getattr(self, name) in (None, True, False), name, getattr(self, name), "a bool")
         Smoothing.of(self.smoothing)
@@ -151,8 +151,6 @@ class DiffusionGenerationConfig(GenerationConfig):
     def from_model_config(cls, model_config: Any) -> "DiffusionGenerationConfig":
         """As transformers', which reads each attribute from its base class and so fails for a subclass with fields."""
         config = cls.upgrade(GenerationConfig.from_model_config(model_config))
-        # With this mark in a saved file, transformers would drop our own options when it loads the model.
-        config._from_model_config = None
         # `use_cache: false` of a published model config is about plain forwards.
         config.use_cache = None
         return config
@@ -166,6 +164,8 @@ class DiffusionGenerationConfig(GenerationConfig):
         for key, value in vars(config).items():
             if key in _STOCK_FIELDS or key in OWN_FIELDS or key.startswith("_"):
                 setattr(upgraded, key, value)
+        # With this mark in a saved file, transformers would drop our own options when it loads the model.
+        upgraded._from_model_config = None
         upgraded.validate(user_set_attributes=set())
         if hasattr(config, "_original_object_hash"):
             upgraded._original_object_hash = hash(upgraded)

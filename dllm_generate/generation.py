@@ -13,19 +13,21 @@ from .backbone import Backbone
 from .caches import POLICIES, DiffusionCache
 from .caches.base import CacheState
 from .canvas import Canvas
+from .checks import check_request
 from .config import DiffusionGenerationConfig
 from .constraints import WARPERS, Constraints
 from .decoders import DECODERS, Decoder
 from .denoise import denoise
 from .families import Family
-from .guidance import Guidance, View
+from .guidance import Guidance
+from .options import is_sampling
 from .output import DiffusionGenerateOutput, assemble
 from .run import Run
 from .sampling import Sampler
 from .schedules import SCHEDULES
 from .smoothing import Smoothing, SoftEmbeddings
 from .stopping import Stopper
-from .streamers import Emitter, StopStrings, check_streamer
+from .streamers import Emitter, StopStrings
 
 logger = logging.getLogger("dllm_generate")
 # Columns times new tokens from which a run without a cache spends most of its time on what a cache would keep.
@@ -109,6 +111,7 @@ def run_request(request: Request) -> torch.Tensor | DiffusionGenerateOutput:
 
 def build_run(request: Request) -> Run:
     """Makes the state of a run, and refuses what cannot work. No forward yet."""
+    check_request(request)
     config, family = request.config, request.family
     config.max_new_tokens = request.new_tokens or None
     schedule, policy, decoder = (config.build(kind) for kind in (SCHEDULES, POLICIES, DECODERS))
@@ -117,16 +120,8 @@ def build_run(request: Request) -> Run:
     config.block_length = getattr(schedule, "block_length", config.block_length)
     for part in (schedule, policy, decoder):
         part.validate(family, config)
-    check_streamer(request.streamer, request.input_ids.shape[0])
-    if request.streamer is not None and config.infill:
-        raise ValueError(
-            "`streamer` is given, but must be None with `infill`: its text does not grow from left to right."
-        )
-
     canvas, guidance = _canvases(request)
     canvas.revocable = decoder.revocable
-    for grid in (canvas,) if guidance is None else (canvas, guidance.prompt):
-        _check_length(request, grid)
     if not policy.uses_cache and canvas.width * request.new_tokens >= LONG_RUN:
         _hint_at_caches()
     halves = 1 if guidance is None else 2
@@ -177,8 +172,6 @@ def _canvases(request: Request) -> tuple[Canvas, Guidance | None]:
         )
     negative = asked.negative_ids
     negative_mask = torch.ones_like(negative) if asked.negative_mask is None else asked.negative_mask
-    if ids.shape[0] % negative.shape[0]:
-        raise ValueError(f"`negative_prompt_ids` has {negative.shape[0]} rows for a batch of {ids.shape[0]}.")
     repeats = ids.shape[0] // negative.shape[0]
     negative, negative_mask = (x.repeat_interleave(repeats, 0) for x in (negative, negative_mask))
     width = max(ids.shape[1], negative.shape[1])
@@ -204,20 +197,9 @@ def _canvas(request: Request, ids: torch.Tensor, mask: torch.Tensor) -> Canvas:
     )
 
 
-def _check_length(request: Request, grid: Canvas | View) -> None:
-    limit = getattr(request.model.config, "max_position_embeddings", None)
-    longest = int(grid.position_ids.max()) + 1
-    if limit is not None and longest > limit:
-        raise ValueError(
-            f"The longest prompt has {longest - request.new_tokens} tokens and `max_new_tokens` is "
-            f"{request.new_tokens}, but the model's `max_position_embeddings` is {limit}."
-        )
-
-
 def _sampler(request: Request, decoder: Decoder) -> Sampler:
     warpers = LogitsProcessorList(p for p in request.processors if isinstance(p, WARPERS))
-    config = request.config
-    sampling = bool(config.do_sample) and config.temperature not in (0, None)
+    sampling = is_sampling(request.config)
     if decoder.filtered_confidence and not sampling:
         warnings.warn("`filtered_confidence` has no effect without sampling.", UserWarning, stacklevel=2)
     return Sampler(warpers if sampling else None, decoder.filtered_confidence, _postponed(request, decoder))

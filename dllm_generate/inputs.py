@@ -9,13 +9,15 @@ from .options import KINDS, OWN_FIELDS, refuse_autoregressive, refuse_unknown
 from .registry import require
 
 
-def check_arguments(assistant_model: Any, kwargs: dict[str, Any]) -> None:
+def check_arguments(assistant_model: Any, generation_config: Any, kwargs: dict[str, Any]) -> None:
     """Raises ValueError for arguments of a call that must not reach transformers."""
     if assistant_model is not None:
         raise ValueError(
             f"`assistant_model` is a {type(assistant_model).__name__}, but diffusion decoding does not support "
             "assisted generation: leave it None."
         )
+    known = generation_config is None or isinstance(generation_config, GenerationConfig)
+    require(known, "generation_config", type(generation_config).__name__, "a DiffusionGenerationConfig or None")
     refuse_autoregressive(kwargs)
     homes = {key for kind in KINDS for key in kind.homes()} - set(OWN_FIELDS)
     refuse_unknown(homes & set(kwargs))
@@ -48,6 +50,7 @@ def check_inputs(
     if mask is None:
         mask = _inferred(ids, *_special_ids(model, generation_config, kwargs))
     else:
+        require(isinstance(mask, torch.Tensor), "attention_mask", type(mask).__name__, "a tensor")
         mask = mask[None] if mask.dim() == 1 else mask
         require(
             tuple(mask.shape) == tuple(ids.shape), "attention_mask", tuple(mask.shape), f"of shape {tuple(ids.shape)}"

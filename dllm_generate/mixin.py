@@ -14,7 +14,7 @@ from .config import DiffusionGenerationConfig
 from .families import family_of
 from .generation import GuidanceRequest, Request, run_request
 from .inputs import check_arguments, check_inputs, with_mask_of_tokenizer
-from .options import OWN_FIELDS, refuse_autoregressive
+from .options import OWN_FIELDS, is_sampling, refuse_autoregressive
 from .precedence import resolve
 from .probe import check_model
 from .streamers import check_streamer
@@ -74,9 +74,10 @@ class DiffusionGenerationMixin(GenerationMixin):
         """
         if custom_generate is diffusion_generate:
             custom_generate = None
+        check_streamer(streamer, 1)
         try:
             if custom_generate is None:
-                check_arguments(assistant_model, kwargs)
+                check_arguments(assistant_model, generation_config, kwargs)
                 inputs, kwargs = check_inputs(self, inputs, generation_config, kwargs)
                 # Here already: transformers hands the prompts to the streamer before it prepares the rest.
                 check_streamer(streamer, inputs.shape[0])
@@ -151,7 +152,7 @@ class DiffusionGenerationMixin(GenerationMixin):
         # The stock list would run an unconditional forward of its own, and warpers that reject temperature 0.
         stock = copy.copy(generation_config)
         stock.guidance_scale = None
-        stock.do_sample = bool(generation_config.do_sample) and generation_config.temperature not in (0, None)
+        stock.do_sample = is_sampling(generation_config)
         made = DiffusionProcessors(
             super()._get_logits_processor(
                 generation_config=stock,
@@ -252,6 +253,8 @@ def diffusion_generate(model: Any, inputs: torch.Tensor | None = None, **kwargs:
         ValueError: as `generate`; and for a streamer, tokenizer or guidance that comes through `custom_generate`, where
             transformers drops or consumes it.
     """
+    if not isinstance(model, DiffusionGenerationMixin):
+        check_model(model)
     view = _with_mixin(copy.copy(model))
     config = kwargs.get("generation_config")
     # transformers has prepared the call where the config carries the special tokens as tensors.

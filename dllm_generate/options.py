@@ -1,5 +1,6 @@
 """Names of the options, and what each may be on its own."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,18 +44,40 @@ AUTOREGRESSIVE_ONLY: dict[str, Any] = {
 }
 
 
+def is_sampling(config: GenerationConfig) -> bool:
+    """Whether tokens are drawn. At a temperature this low the draw is the most likely token."""
+    return bool(config.do_sample) and config.temperature is not None and config.temperature > 1e-5
+
+
 def validate_sampling(config: GenerationConfig) -> None:
     """Checks transformers' options where it lets impossible values pass."""
-    value = config.temperature
-    require(value is None or (is_number(value) and value >= 0), "temperature", value, "a number >= 0")
-    value = config.top_p
-    require(value is None or (is_number(value) and 0 < value <= 1), "top_p", value, "a number in (0, 1]")
-    value = config.top_k
-    require(value is None or (is_int(value) and value >= 0), "top_k", value, "an int >= 0")
-    value = config.min_new_tokens
-    require(value is None or (is_int(value) and value >= 0), "min_new_tokens", value, "an int >= 0")
-    value = config.guidance_scale
-    require(value is None or is_number(value), "guidance_scale", value, "a number")
+    finite = lambda value: is_number(value) and math.isfinite(value)
+    allowed = {
+        "temperature": (lambda v: finite(v) and v >= 0, "a number >= 0, and finite"),
+        "top_p": (lambda v: is_number(v) and 0 < v <= 1, "a number in (0, 1]"),
+        "top_k": (lambda v: is_int(v) and v >= 0, "an int >= 0"),
+        "min_new_tokens": (lambda v: is_int(v) and v >= 0, "an int >= 0"),
+        "max_new_tokens": (lambda v: is_int(v) and v > 0, "an int greater than 0"),
+        "max_length": (lambda v: is_int(v) and v > 0, "an int > 0"),
+        "max_time": (lambda v: finite(v) and v > 0, "a number of seconds > 0"),
+        "guidance_scale": (finite, "a finite number"),
+        "num_return_sequences": (lambda v: is_int(v) and v > 0, "an int > 0"),
+        "suppress_tokens": (_are_ids, "a list of token ids"),
+        "begin_suppress_tokens": (_are_ids, "a list of token ids"),
+        "stop_strings": (_are_texts, "a text, or a list of texts, none of them empty"),
+    }
+    for option, (holds, wanted) in allowed.items():
+        value = getattr(config, option)
+        require(value is None or holds(value), option, value, wanted)
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(is_int(item) for item in value)
+
+
+def _are_texts(value: Any) -> bool:
+    texts = [value] if isinstance(value, str) else value
+    return isinstance(texts, (list, tuple)) and bool(texts) and all(isinstance(t, str) and t for t in texts)
 
 
 def refuse_unknown(names: set[str]) -> None:

@@ -81,9 +81,9 @@ def _warn_unused(config: "DiffusionGenerationConfig", explicit: set[str]) -> Non
     for option in FLAT_HYPER_PARAMETERS:
         if option in explicit and option not in taken and getattr(config, option) is not None:
             parts = ", ".join(str(getattr(config, kind.option)) for kind in KINDS)
-            warnings.warn(f"`{option}` has no effect with {parts}.", UserWarning, stacklevel=5)
+            warnings.warn(f"`{option}` has no effect with {parts}.", UserWarning, stacklevel=6)
     if config.infill and "max_new_tokens" in explicit:
-        warnings.warn("`max_new_tokens` has no effect with `infill`.", UserWarning, stacklevel=5)
+        warnings.warn("`max_new_tokens` has no effect with `infill`.", UserWarning, stacklevel=6)
 
 
 def _fields(kind: Registry, part: Any) -> set[str]:

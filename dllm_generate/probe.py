@@ -1,10 +1,13 @@
 """Is a model what decoding relies on? Asked once, when it is attached by hand."""
 
+import weakref
 from typing import Any
 
 import torch
 
 from .backbone import Backbone
+
+_CHECKED: weakref.WeakSet = weakref.WeakSet()
 
 
 @torch.no_grad()
@@ -15,6 +18,8 @@ def check_model(model: Any) -> None:
         ValueError: if the model ignores the attention mask, so that padding would count as text, if a position does not
             see what stands behind it, or if its logits are not those of its output embeddings on its last hidden state.
     """
+    if model in _CHECKED:
+        return
     backbone = Backbone(model)
     if any(parameter.is_meta for parameter in model.parameters()):
         return
@@ -45,3 +50,4 @@ def check_model(model: Any) -> None:
         )
     if not torch.allclose(whole.float(), split.float(), rtol=2e-2, atol=2e-2):
         raise ValueError(f"{name} does more to its hidden states than its output embeddings do: it needs a family.")
+    _CHECKED.add(model)

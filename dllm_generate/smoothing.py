@@ -44,7 +44,8 @@ class Smoothing:
     def __post_init__(self) -> None:
         for option in ("initial_weight", "growth", "max_weight", "threshold_decay"):
             value = getattr(self, option)
-            require(is_number(value) and value >= 0, f"smoothing[{option!r}]", value, "a number >= 0")
+            finite = is_number(value) and 0 <= value < float("inf")
+            require(finite, f"smoothing[{option!r}]", value, "a finite number >= 0")
         value = self.temperature
         require(is_number(value) and value > 0, "smoothing['temperature']", value, "a number > 0")
         value = self.top_k

@@ -87,7 +87,9 @@ class StopStrings:
         text = self._text(self._pending)
         whole = [at for s in self.strings if (at := text.find(s)) >= 0]
         begun = [len(text) - n for s in self.strings for n in range(1, len(s)) if text.endswith(s[:n])]
-        return self._release(min(whole + begun, default=len(text)))
+        # The bytes of a character may come in several tokens: what ends with half a character is held back, too.
+        begun += [len(text.rstrip("\ufffd"))]
+        return self._release(min(whole + begun))
 
     def finish(self) -> list[int]:
         """Returns what is left in front of the first stop string, or all of it."""
@@ -159,6 +161,8 @@ class Emitter:
 
 def check_streamer(streamer: Any, batch: int) -> None:
     """Raises ValueError for a streamer that cannot take a batch of this size."""
+    if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+        raise ValueError(f"`streamer` is a {type(streamer).__name__}, but must have the methods put and end.")
     if streamer is not None and batch > 1 and not hasattr(streamer, "put_row"):
         raise ValueError(
             f"`streamer` is a {type(streamer).__name__}, which takes one row, but the batch has {batch} (rows x "

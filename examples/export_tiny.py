@@ -46,6 +46,7 @@ def main():
     model = LlamaForCausalLM.from_pretrained(options.snapshot, dtype=torch.bfloat16)
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "do_sample": False}
     if options.causal:
+        model.config.use_cache = True
         model.generation_config = GenerationConfig(**ids)
     else:
         model = to_llada(model, tokenizer.mask_token_id)

@@ -5,16 +5,17 @@ import argparse
 from dllm_generate.bundled import load
 
 PROMPTS = (
-    "Write a Python function scale(a, b): multiply a by 3, add b to a, return a.",
-    "Add 381 and 457 column by column.",
+    "Write a Python function mix(m, v): multiply v by 3, subtract v from m, add 7 to m, return m.",
+    "Start at 40, then add: d=9, z=3, q=6, f=2, r=4, u=1.",
 )
+OPTIONS = {"decoder": "threshold", "threshold": 0.99, "block_length": 96}
 
 
 def decode(model, tokenizer, prompt: str) -> tuple[list[str], list[int]]:
     """Returns the tokens of the answer and the step of each."""
     chat = [{"role": "user", "content": prompt}]
     inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    output = model.generate(**inputs, max_new_tokens=64, decoder="threshold", return_dict_in_generate=True)
+    output = model.generate(**inputs, max_new_tokens=96, return_dict_in_generate=True, **OPTIONS)
     answer = output.sequences[0, inputs["input_ids"].shape[1] :].tolist()
     return [tokenizer.decode([token]) for token in answer], output.commit_step[0].tolist()
 
@@ -45,10 +46,10 @@ def main() -> None:
     import matplotlib.pyplot as plt
 
     model, tokenizer = load()
-    figure, axes = plt.subplots(1, len(PROMPTS), figsize=(11, 2.6))
+    figure, axes = plt.subplots(1, len(PROMPTS), figsize=(11, 2.8))
     for axis, prompt in zip(axes, PROMPTS):
         draw(axis, *decode(model, tokenizer, prompt), prompt)
-        axis.title.set_fontsize(8)
+        axis.title.set_fontsize(7)
     figure.tight_layout()
     figure.savefig(arguments.output)
 

@@ -89,7 +89,9 @@ def test_negative_prompts_per_row_and_repeats(llada):
 
 def test_what_a_negative_prompt_needs(llada):
     two = torch.tensor([[1], [2]])
-    with pytest.raises(ValueError, match="`negative_prompt_ids` has 2 rows for a batch of 1"):
+    with pytest.raises(
+        ValueError, match="`negative_prompt_ids` is .2, 1., but must be of as many rows as the batch has, 1"
+    ):
         llada.generate(IDS, guidance_scale=2.0, negative_prompt_ids=two, max_new_tokens=3)
     with pytest.raises(ValueError, match="`negative_prompt_ids` is given, but `guidance_scale` is None"):
         llada.generate(IDS, negative_prompt_ids=IDS, max_new_tokens=3)

@@ -35,7 +35,7 @@ BAD = {
         {"inputs": ROWS, "attention_mask": torch.tensor([[0, 0, 0], [1, 1, 1]])},
         "`attention_mask` leaves a row without any token",
     ),
-    "max_new_tokens 0": ({"max_new_tokens": 0}, "`max_new_tokens` must be greater than 0"),
+    "max_new_tokens 0": ({"max_new_tokens": 0}, "`max_new_tokens` is 0, but must be an int greater than 0"),
     "max_length": ({"max_new_tokens": None, "max_length": 4}, "max_length"),
     "temperature": ({"temperature": -1.0}, "`temperature` is -1.0, but must be a number >= 0"),
     "threshold": ({"decoder": "threshold", "threshold": 2}, r"`threshold` is 2, but must be a number in \(0, 1\]"),
