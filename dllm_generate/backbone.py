@@ -24,8 +24,9 @@ class Backbone:
         if self.head is None or self.body is model or model.config.is_encoder_decoder:
             raise ValueError(f"{type(model).__name__} has no output embeddings on top of a base model to decode with.")
         takes = inspect.signature(self.body.forward).parameters
-        missing = [name for name in ("input_ids", "position_ids", "attention_mask") if name not in takes]
-        if missing:
+        anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
+        missing = [name for name in ("input_ids", "position_ids", "attention_mask", "cache") if name not in takes]
+        if missing and not anything:
             raise ValueError(f"{type(model).__name__} cannot be decoded: its base model does not take {missing}.")
         self.implementation = model.config._attn_implementation
         self.dtype = model.dtype

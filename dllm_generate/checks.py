@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def check_request(request: "Request") -> None:
     """Raises ValueError for ids that the model has not, a text that is too long, and a streamer out of place."""
-    vocabulary = request.model.get_input_embeddings().weight.shape[0]
+    vocabulary = request.vocabulary
     _check_prompt(request.input_ids, "input_ids", vocabulary)
     _check_special(request, vocabulary)
     _check_length(request, request.attention_mask, request.input_ids)
@@ -35,8 +35,6 @@ def _check_special(request: "Request", vocabulary: int) -> None:
     config = request.config
     allowed = f"token ids from 0 to {vocabulary - 1}"
     named = {
-        "eos_token_id": request.eos_token_ids,
-        "pad_token_id": (request.pad_token_id,),
         "suppress_tokens": config.suppress_tokens or (),
         "begin_suppress_tokens": config.begin_suppress_tokens or (),
     }

@@ -70,15 +70,24 @@ class Request:
         return 0 if self.config.infill else self.config.max_length - self.input_ids.shape[1]
 
     @property
+    def vocabulary(self) -> int:
+        """Number of token ids that the model has."""
+        return self.model.get_input_embeddings().weight.shape[0]
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
+        """Those that the model can write: defaults of a larger vocabulary are left out."""
         ids = self.config.eos_token_id
-        return () if ids is None else tuple(ids) if isinstance(ids, (list, tuple)) else (ids,)
+        given = () if ids is None else tuple(ids) if isinstance(ids, (list, tuple)) else (ids,)
+        return tuple(i for i in given if 0 <= i < self.vocabulary)
 
     @property
     def pad_token_id(self) -> int:
         """Fills what belongs to no text."""
-        first_eos = self.eos_token_ids[0] if self.eos_token_ids else 0
-        return first_eos if self.config.pad_token_id is None else self.config.pad_token_id
+        pad = self.config.pad_token_id
+        if pad is not None and 0 <= pad < self.vocabulary:
+            return pad
+        return self.eos_token_ids[0] if self.eos_token_ids else 0
 
 
 def run_request(request: Request) -> torch.Tensor | DiffusionGenerateOutput:
@@ -139,7 +148,7 @@ def build_run(request: Request) -> Run:
             request.processors,
             canvas,
             mask_token_id=family.mask_token_id,  # type: ignore[arg-type]
-            pad_token_id=config.pad_token_id if config.infill else None,
+            pad_token_id=request.pad_token_id if config.infill else None,
         ),
         invalid=torch.zeros_like(canvas.finished),
         logits_shift=family.logits_shift,
@@ -220,9 +229,10 @@ def _postponed(request: Request, decoder: Decoder) -> tuple[int, ...]:
         ids |= set(request.eos_token_ids) | ({special["eot"]} if "eot" in special else set())
         if not ids:
             raise ValueError("`postpone_eos` is True, but the call has no `eos_token_id`.")
-    vocabulary = getattr(request.model.config, "vocab_size", None)
-    if vocabulary is not None and max(ids, default=0) >= vocabulary:
-        raise ValueError(f"`postpone_tokens` is {decoder.postpone_tokens}, but the model has {vocabulary} tokens.")
+    if max(ids, default=0) >= request.vocabulary:
+        raise ValueError(
+            f"`postpone_tokens` is {decoder.postpone_tokens}, but the model has {request.vocabulary} tokens."
+        )
     return tuple(sorted(ids))
 
 

@@ -253,18 +253,25 @@ def diffusion_generate(model: Any, inputs: torch.Tensor | None = None, **kwargs:
         ValueError: as `generate`; and for a streamer, tokenizer or guidance that comes through `custom_generate`, where
             transformers drops or consumes it.
     """
-    if not isinstance(model, DiffusionGenerationMixin):
-        check_model(model)
     view = _with_mixin(copy.copy(model))
     config = kwargs.get("generation_config")
     # transformers has prepared the call where the config carries the special tokens as tensors.
-    if not hasattr(config, "_pad_token_tensor"):
-        return view.generate(inputs, **kwargs)
-    return _prepared(view, inputs, **kwargs)
+    if hasattr(config, "_pad_token_tensor"):
+        return _prepared(model, view, inputs, **kwargs)
+    if type(view) is not type(model):
+        check_model(model)
+    return view.generate(inputs, **kwargs)
 
 
 def _prepared(
-    view: Any, input_ids: Any, *, logits_processor, stopping_criteria, generation_config, **model_kwargs: Any
+    model: Any,
+    view: Any,
+    input_ids: Any,
+    *,
+    logits_processor,
+    stopping_criteria,
+    generation_config,
+    **model_kwargs: Any,
 ):
     caller = inspect.currentframe().f_back.f_back.f_locals  # type: ignore[union-attr]
     for lost in ("streamer", "assistant_model", "negative_prompt_ids"):
@@ -283,6 +290,8 @@ def _prepared(
         )
     if getattr(model_kwargs.get("cache"), "_is_user_defined", False):
         raise ValueError("`cache` is given, but diffusion decoding makes its own: choose `cache_policy` instead.")
+    if type(view) is not type(model):
+        check_model(model)
     upgraded = DiffusionGenerationConfig.upgrade(generation_config)
     if getattr(view.config, "use_cache", None) is False:
         upgraded.use_cache = None

@@ -62,6 +62,8 @@ def validate_sampling(config: GenerationConfig) -> None:
         "max_time": (lambda v: finite(v) and v > 0, "a number of seconds > 0"),
         "guidance_scale": (finite, "a finite number"),
         "num_return_sequences": (lambda v: is_int(v) and v > 0, "an int > 0"),
+        "eos_token_id": (lambda v: is_int(v) or _are_ids(v), "a token id or a list of them"),
+        "pad_token_id": (is_int, "a token id"),
         "suppress_tokens": (_are_ids, "a list of token ids"),
         "begin_suppress_tokens": (_are_ids, "a list of token ids"),
         "stop_strings": (_are_texts, "a text, or a list of texts, none of them empty"),

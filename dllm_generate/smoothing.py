@@ -45,7 +45,7 @@ class Smoothing:
         for option in ("initial_weight", "growth", "max_weight", "threshold_decay"):
             value = getattr(self, option)
             finite = is_number(value) and 0 <= value < float("inf")
-            require(finite, f"smoothing[{option!r}]", value, "a finite number >= 0")
+            require(finite, f"smoothing[{option!r}]", value, "a number >= 0, and finite")
         value = self.temperature
         require(is_number(value) and value > 0, "smoothing['temperature']", value, "a number > 0")
         value = self.top_k

@@ -84,12 +84,11 @@ class StopStrings:
     def feed(self, ids: list[int]) -> list[int]:
         """Takes new final ids, and returns those that are safe to show."""
         self._pending += ids
-        text = self._text(self._pending)
+        # The bytes of a character may come in several tokens: half a character is held back, too.
+        text = self._text(self._pending).rstrip("\ufffd")
         whole = [at for s in self.strings if (at := text.find(s)) >= 0]
         begun = [len(text) - n for s in self.strings for n in range(1, len(s)) if text.endswith(s[:n])]
-        # The bytes of a character may come in several tokens: what ends with half a character is held back, too.
-        begun += [len(text.rstrip("\ufffd"))]
-        return self._release(min(whole + begun))
+        return self._release(min(whole + begun, default=len(text)))
 
     def finish(self) -> list[int]:
         """Returns what is left in front of the first stop string, or all of it."""

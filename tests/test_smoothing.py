@@ -68,7 +68,7 @@ def test_what_cannot_work_raises_before_the_first_forward(llada, options):
 
 
 def test_a_model_that_takes_ids_only(llada, monkeypatch):
-    monkeypatch.setattr(llada.get_decoder(), "forward", lambda input_ids: None)
+    monkeypatch.setattr(llada.get_decoder(), "forward", lambda input_ids, position_ids, attention_mask, cache: None)
     with pytest.raises(ValueError, match="`smoothing` is on, but LLaDAForMaskedDiffusion takes no `inputs_embeds`"):
         llada.generate(IDS, max_new_tokens=4, smoothing=True, decoder="threshold")
 

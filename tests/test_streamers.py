@@ -12,6 +12,7 @@ from transformers import TextIteratorStreamer, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
 from dllm_generate import RowStreamer
+from dllm_generate.streamers import StopStrings
 
 ONE = torch.tensor([[65]])
 
@@ -230,3 +231,14 @@ def test_a_consumer_thread_ends_with_the_call(tokenizer):
     assert "".join(streamer) == ""
     thread.join()
     assert len(failed) == 1 and PAD
+
+
+def test_a_stop_string_whose_bytes_come_one_by_one_is_held_back():
+    tokenizer = byte_tokenizer()
+    ids = tokenizer.encode("ab日本c", add_special_tokens=False)
+    held = StopStrings(tokenizer, ["日本"])
+    shown = [token for token_id in ids for token in held.feed([token_id])] + held.finish()
+    assert tokenizer.decode(shown) == "ab"
+    held = StopStrings(tokenizer, ["zz"])
+    shown = [token for token_id in ids for token in held.feed([token_id])] + held.finish()
+    assert tokenizer.decode(shown) == "ab日本c"
