@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from .mixin import DiffusionGenerationMixin, attach
+from .registry import require
 
 NAME = "dllm-tiny"
 
@@ -52,10 +53,14 @@ def load(
     Raises:
         FileNotFoundError: if the bundled model or a folder that is clearly meant as one is missing.
         OSError: if there is no such model.
+        ValueError: for a dtype or a device that torch has not.
 
     Example:
         >>> model, tokenizer = load()
     """
+    known = dtype == "auto" or isinstance(getattr(torch, dtype, None), torch.dtype)
+    require(known, "dtype", dtype, "'auto' or a dtype of torch, such as 'bfloat16'")
+    _check_device(device)
     source = str(model or bundled_model())
     if source.startswith(("/", "./", "../", "~")):
         source = str(Path(source).expanduser())
@@ -66,6 +71,18 @@ def load(
         source, dtype=dtype, device_map=device or default_device(), trust_remote_code=trust_remote_code
     ).eval()
     return loaded if isinstance(loaded, DiffusionGenerationMixin) else attach(loaded), tokenizer
+
+
+def _check_device(device: str | None) -> None:
+    if device in (None, "auto"):
+        return
+    try:
+        torch.empty(0, device=device)
+    # Torch raises AssertionError for a backend that it was built without, RuntimeError for an unknown one.
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(
+            f"`device` is {device!r}, which torch cannot use here: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def default_device() -> str:

@@ -56,3 +56,16 @@ def test_a_batch_of_replies_is_the_replies_one_by_one():
     assert decode(tokenizer, [ids["eos_token_id"], 5, ids["mask_token_id"]], set(ids.values())) == decode(
         tokenizer, [5], set()
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float17"}, "`dtype` is 'float17', but must be 'auto' or a dtype of torch"),
+        ({"dtype": "nn"}, "`dtype` is 'nn'"),
+        ({"device": "quantum"}, "`device` is 'quantum', which torch cannot use here"),
+    ],
+)
+def test_load_refuses_what_torch_has_not(options, message):
+    with pytest.raises(ValueError, match=message):
+        load(**options)
