@@ -112,6 +112,11 @@ class DiffusionGenerationConfig(GenerationConfig):
             vars(self).update(outranked_by(kwargs, {name: getattr(self, name) for name in OWN_FIELDS}))
         return super().update(defaults_only=defaults_only, allow_custom_entries=allow_custom_entries, **kwargs)
 
+    @property
+    def unknown_attributes(self) -> set[str]:
+        """Attributes that someone set later and that are no options, such as misspelt ones."""
+        return {name for name in vars(self) if name[0] != "_"} - _STOCK_FIELDS - set(OWN_FIELDS)
+
     def build(self, kind: Registry) -> Any:
         """Makes the decoder, schedule or cache policy that this config asks for."""
         flat = {option: getattr(self, option) for option in FLAT_HYPER_PARAMETERS}

@@ -1,6 +1,7 @@
 """The plug into transformers: the only file that touches private parts of its GenerationMixin."""
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from .config import DiffusionGenerationConfig
 from .families import family_of
 from .generation import GuidanceRequest, Request, run_request
 from .inputs import check_arguments, check_inputs, with_mask_of_tokenizer
-from .options import OWN_FIELDS, is_sampling, refuse_autoregressive
+from .options import OWN_FIELDS, is_sampling, refuse_autoregressive, refuse_unknown
 from .precedence import resolve
 from .probe import check_model
 from .streamers import check_streamer
@@ -112,6 +113,8 @@ class DiffusionGenerationMixin(GenerationMixin):
     def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
         explicit = {name for name in kwargs if kwargs[name] is not None}
         if generation_config is not None:
+            if isinstance(generation_config, DiffusionGenerationConfig):
+                refuse_unknown(generation_config.unknown_attributes)
             explicit |= {name for name in OWN_FIELDS if getattr(generation_config, name, None) is not None}
             # The base class would take own options of ours from kwargs for arguments of the model.
             generation_config = DiffusionGenerationConfig.upgrade(generation_config)
@@ -228,10 +231,21 @@ def attach(model: Any) -> Any:
     return _with_mixin(model)
 
 
+@functools.cache
+def _attached_class(cls: type) -> type:
+    # The class has no name that pickle could import, so an instance says how to make it again.
+    reduce = lambda self: (_new_attached, (cls,), self.__dict__)
+    return type(cls.__name__, (DiffusionGenerationMixin, cls), {"__module__": cls.__module__, "__reduce__": reduce})
+
+
+def _new_attached(cls: type) -> Any:
+    made: Any = _attached_class(cls)
+    return made.__new__(made)
+
+
 def _with_mixin(model: Any) -> Any:
-    cls = type(model)
     if not isinstance(model, DiffusionGenerationMixin):
-        model.__class__ = type(cls.__name__, (DiffusionGenerationMixin, cls), {"__module__": cls.__module__})
+        model.__class__ = _attached_class(type(model))
     config = getattr(model, "generation_config", None) or GenerationConfig()
     model.generation_config = DiffusionGenerationConfig.upgrade(config)
     return model

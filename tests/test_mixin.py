@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import pickle
 
 import pytest
 import torch
@@ -246,3 +247,18 @@ def test_no_gradients_and_no_changes(llada):
     ids = llada.generate(IDS.clone(), max_new_tokens=3, stopping_criteria=criteria, logits_processor=processors)
     assert not ids.requires_grad and len(criteria) == len(processors) == 0
     assert llada.generation_config.to_dict() == before
+
+
+def test_attached_models_can_be_copied_and_pickled(stock):
+    model = attach(copy.deepcopy(stock))
+    expected = model.generate(IDS, **FACTS, max_new_tokens=3)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert type(twin) is type(model) and twin is not model
+        assert torch.equal(twin.generate(IDS, **FACTS, max_new_tokens=3), expected)
+
+
+def test_a_misspelt_attribute_of_a_config_is_an_error(llada):
+    config = DiffusionGenerationConfig(max_new_tokens=3)
+    config.treshold = 0.7
+    with pytest.raises(ValueError, match="Unknown generation options: .'treshold'."):
+        llada.generate(IDS, generation_config=config)
