@@ -1,6 +1,7 @@
 """The attention mask of a step: the only place that builds one."""
 
 import torch
+from torch.nn.functional import pad
 
 SUPPORTED = ("eager", "sdpa")
 
@@ -17,17 +18,44 @@ def check_backend(implementation: str | None) -> None:
 def attention_mask(visible: torch.Tensor, *, implementation: str | None, dtype: torch.dtype) -> torch.Tensor:
     """Builds the mask of a bidirectional forward.
 
-    Every query sees every visible key; queries that stand for no cell do too, so that no row is fully masked.
+    Every query sees every visible key, unless `visible` says it per query; queries that stand for no cell do too, so
+    that no row is fully masked.
 
     Args:
-        visible: `(B, S)` bool, the keys that are real and visible.
+        visible: `(B, S)` bool, the keys that are real and visible; or `(B, Q, S)`, see [`shadowed`].
         implementation: the model's `attn_implementation`.
         dtype: dtype of the hidden states.
 
     Returns:
-        `(B, 1, 1, S)`: bool for sdpa; additive of `dtype` for eager.
+        `(B, 1, 1, S)` or `(B, 1, Q, S)`: bool for sdpa; additive of `dtype` for eager.
     """
-    mask = visible[:, None, None, :]
+    mask = visible[:, None, None, :] if visible.dim() == 2 else visible[:, None]
     if implementation != "eager":
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+
+
+def shadowed(
+    visible: torch.Tensor, cells: torch.Tensor, shadow: torch.Tensor, *, queries: int, total: int
+) -> torch.Tensor:
+    """What each query sees where a shadow of some cells rides along.
+
+    A shadow entry sees the whole shadow and all visible cells but its own one. No cell sees the shadow, and nobody sees
+    the shadow entries that stand for no cell.
+
+    Args:
+        visible: `(B, C)` bool, the keys of cells that are real and visible. Those of the shadow follow.
+        cells: `(B, C)` or `(C,)` column of the canvas that each of these keys belongs to.
+        shadow: `(B, n)` columns of the cells; 0 for entries that stand for none.
+        queries: number of queries in front of those of the shadow.
+        total: number of keys `S`, with unused ones at the end.
+
+    Returns:
+        `(B, queries + n, S)` bool.
+    """
+    length = shadow.shape[1]
+    exists = shadow > 0
+    own = (cells[..., None, :] == shadow[..., None]) & exists[..., None]
+    others = torch.cat([visible[:, None] & ~own, exists[:, None].expand(-1, length, -1)], -1)
+    plain = pad(visible, (0, length))[:, None].expand(-1, queries, -1)
+    return pad(torch.cat([plain, others], 1), (0, total - others.shape[-1]))

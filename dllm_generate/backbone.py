@@ -44,7 +44,7 @@ class Backbone:
 
         Args:
             input_ids, position_ids: `(n, W)`.
-            visible: `(n, S)` bool, real and visible keys.
+            visible: `(n, S)` bool, real and visible keys; `(n, W, S)` where queries differ.
             cache: aimed at the window, or None.
             inputs_embeds: `(n, W, d)`, what the body is fed instead of the ids.
 

@@ -29,6 +29,7 @@ class Canvas(Rows):
             committed EOS; `T + 1` where there is none.
         finished (`BoolTensor (B,)`): rows that need no further step.
         row (`LongTensor (B,)`): index of the row in the batch of the call.
+        forwards (`LongTensor (B,)`): forwards in which the row ran.
         eos_token_ids (`tuple[int, ...]`): committing one of these may end a row.
         mask_token_id (`int`): id of open positions.
         revocable (`bool`): a committed token is final only when its block is finished.
@@ -50,6 +51,7 @@ class Canvas(Rows):
     first_eos: torch.Tensor
     finished: torch.Tensor
     row: torch.Tensor
+    forwards: torch.Tensor
     eos_token_ids: tuple[int, ...] = ()
     mask_token_id: int = 0
     revocable: bool = False
@@ -104,6 +106,7 @@ class Canvas(Rows):
             first_eos=torch.full_like(first_open, columns.numel()),
             finished=~opened.any(1),
             row=torch.arange(batch, device=ids.device),
+            forwards=torch.zeros_like(first_open),
             eos_token_ids=eos_token_ids,
             mask_token_id=mask_token_id,
         )

@@ -8,6 +8,7 @@ from transformers import GenerationConfig
 
 from .caches import CachePolicy
 from .decoders import Decoder
+from .lookahead import Lookahead
 from .options import FLAT_HYPER_PARAMETERS, KINDS, OWN_FIELDS, PRESETS, refuse_unknown, validate_sampling
 from .precedence import outranked_by
 from .registry import Registry, is_int, is_number, require
@@ -25,7 +26,7 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     Args:
         decoder (`str` or `Decoder`): which predictions of a step are committed: `"fixed"`, `"threshold"`, `"factor"`,
-            `"hierarchical"`, `"remasking"`, `"credit"`, `"entropy_bound"`, `"klass"`.
+            `"joint"`, `"hierarchical"`, `"remasking"`, `"credit"`, `"entropy_bound"`, `"klass"`, `"wino"`.
         schedule (`str` or `Schedule`): which positions may be committed now: `"blockwise"`.
         cache_policy (`str` or `CachePolicy`): what a step recomputes: `"none"`, `"prefix"`, `"dual"`, `"vicinity"`.
         decoder_config, schedule_config, policy_config (`dict`): further hyper-parameters of the three.
@@ -35,6 +36,10 @@ class DiffusionGenerationConfig(GenerationConfig):
         threshold (`float`): confidence in (0, 1] from which a position is committed.
         smoothing (`bool` or `dict`): feed open positions what the last forward thought of them; a dict holds fields of
             [`Smoothing`]. Needs a decoder with a threshold.
+        lookahead (`bool` or `dict`): run guesses of the next states beside every row, so that it takes several steps
+            in one forward; a dict holds fields of [`Lookahead`]. True is lossless.
+        unroll_steps (`int`): steps from one host read to the next, 1 if unset. On a GPU, reading less often keeps it
+            busy; up to so many forwards less one are run for nothing at the end of a block.
         infill (`bool`): fill the mask tokens inside the prompt, and append nothing.
         preset (`str`): `"published"`, `"quality"`, `"balanced"` or `"speed"`: the family's defaults of every option.
         mask_token_id (`int`), logits_shift (`bool`), attention (`"bidirectional"` or `"block_causal"`): facts of the
@@ -60,6 +65,8 @@ class DiffusionGenerationConfig(GenerationConfig):
     steps_per_block: int | None
     threshold: float | None
     smoothing: bool | dict[str, Any] | None
+    lookahead: bool | dict[str, Any] | None
+    unroll_steps: int | None
     infill: bool | None
     preset: str | None
     mask_token_id: int | None
@@ -80,6 +87,9 @@ class DiffusionGenerationConfig(GenerationConfig):
         for name in ("infill", "logits_shift"):
             require(getattr(self, name) in (None, True, False), name, getattr(self, name), "a bool")
         Smoothing.of(self.smoothing)
+        Lookahead.of(self.lookahead)
+        unroll = self.unroll_steps
+        require(unroll is None or (is_int(unroll) and unroll > 0), "unroll_steps", unroll, "an int > 0")
         require(self.preset in (None, *PRESETS), "preset", self.preset, f"one of {list(PRESETS)}")
         kinds = ("bidirectional", "block_causal")
         require(self.attention in (None, *kinds), "attention", self.attention, f"one of {list(kinds)}")

@@ -9,55 +9,84 @@ from .canvas import Canvas
 from .forward import block_scores
 from .progress import mostly_tied, reopened, with_progress
 from .run import Run
-from .sampling import Noise
 from .schedules import Blocks
-from .window import Group, Window, read
+from .window import Group, Launch, Window, read
 
 
-def denoise(run: Run, observers: Iterable[Callable[[Run], None]] = ()) -> tuple[Canvas, torch.Tensor]:
+def denoise(run: Run, observers: Iterable[Callable[[Run], None]] = ()) -> Canvas:
     """Runs every row to its end.
 
     Args:
         run: consumed by the call.
-        observers: called after every step; they may mark rows as finished.
+        observers: called after every launch; they may mark rows as finished.
 
     Returns:
-        The canvas, and the forwards of each row `(B,)`.
+        The canvas.
 
     Raises:
         ValueError: naming the rows, if a model gives scores that are not finite, or everything is banned.
     """
-    canvas, steps = run.canvas.select(run.canvas.row), run.steps.clone()
+    canvas = run.canvas.select(run.canvas.row)
+    if run.drafts is not None:
+        run.drafts.fan_out(run)
     while True:
         blocks, plan, window = prepare(run)
-        launch = read(run, blocks, window)
+        launch = read(run, blocks, plan, window)
         if len(launch.running) < run.steps.numel():
             canvas.take(run.canvas)
-            steps[run.canvas.row] = run.steps
             if not launch.running:
-                return canvas, steps
-            run.select(torch.tensor(launch.running, device=steps.device))
+                return canvas
+            run.select(torch.tensor(launch.running, device=run.steps.device))
             blocks, plan, window = prepare(run)
         if launch.groups:
-            step(run, blocks, plan, window, launch.groups)
-        for observer in observers:
-            observer(run)
+            # A refresh widens the window for one step only.
+            for again in range(1 if launch.refresh else run.unroll_steps):
+                if again:
+                    blocks, plan, window = prepare(run, launch)
+                advance(run, blocks, plan, window, launch)
+        _show(run, observers)
 
 
-def prepare(run: Run) -> tuple[Blocks, Plan, Window]:
-    """Chooses what the next step works on. Changes nothing."""
+def prepare(run: Run, launch: Launch | None = None) -> tuple[Blocks, Plan, Window]:
+    """Chooses what the next step works on. Changes nothing.
+
+    Args:
+        launch: of an earlier step, to be used again: rows that do not fit in idle. None if the host is going to read.
+    """
     blocks = run.schedule.active(run.canvas)
+    if run.drafts is not None:
+        blocks = blocks.without(run.drafts.idle)
     plan = run.policy.plan(run.canvas, blocks, run.cache_state)
-    return blocks, plan, Window.of(run, blocks, plan)
+    window = Window.of(run, blocks, plan)
+    return blocks if launch is None else blocks.without(launch.misfits(window)), plan, window
 
 
-def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[Group]) -> None:
-    """One denoising step. Nothing of a row that does not run changes."""
+def advance(run: Run, blocks: Blocks, plan: Plan, window: Window, launch: Launch) -> None:
+    """A step, and what drafts make of it."""
+    scores = step(run, blocks, plan, window, launch.groups)
+    if run.drafts is not None:
+        run.drafts.settle(run, blocks, plan, scores, refreshed=launch.refresh)
+
+
+def _show(run: Run, observers: Iterable[Callable[[Run], None]]) -> None:
+    shown = run if run.drafts is None else run.drafts.trunk(run)
+    for observer in observers:
+        observer(shown)
+    if run.drafts is not None:
+        run.canvas.finished = shown.canvas.finished.repeat_interleave(run.drafts.copies)
+
+
+def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[Group]) -> torch.Tensor:
+    """One denoising step. Nothing of a row that does not run changes.
+
+    Returns:
+        Scores `(B * slots, k, V)`, after bans and processors.
+    """
     canvas, state, ran = run.canvas, run.state, blocks.ran
     batch, slots, length = blocks.columns.shape
     live, columns = blocks.live.flatten(), blocks.columns.flatten(1)
     run.decoder.begin(state, blocks.index.flatten(), live)
-    state.noise = _noise(run, columns, slots)
+    state.noise = run.noise(columns, slots)
 
     scores = run.constraints(block_scores(run, columns, window, groups, ran), canvas, columns)
     scores = scores.view(batch * slots, length, -1)
@@ -78,12 +107,14 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[Grou
     commit = with_progress(output.commit & open_mask, output.confidence, open_mask, blocks.force.flatten())
 
     tokens, confidence, commit = (x.view(batch, -1) for x in (output.tokens, output.confidence, commit))
-    run.invalid = (~scores.amax(-1).isfinite() & open_mask).view(batch, -1).any(1)
+    run.invalid = run.invalid | (~scores.amax(-1).isfinite() & open_mask).view(batch, -1).any(1)
     # The next host read raises. Until then nothing of such a step may reach a streamer or a criterion.
     canvas.commit(columns, tokens, confidence, commit & ~run.invalid[:, None], run.steps)
+    canvas.forwards = canvas.forwards + ran
     state.step = state.step + live
     run.cache_state.advance(plan, blocks)
     run.schedule.advance(canvas, ran)
+    return scores
 
 
 def _threshold(run: Run, slots: int) -> torch.Tensor | None:
@@ -92,11 +123,3 @@ def _threshold(run: Run, slots: int) -> torch.Tensor | None:
         return None
     floor = run.decoder.threshold  # type: ignore[attr-defined]
     return run.soft.settings.threshold(run.steps, floor).repeat_interleave(slots)
-
-
-def _noise(run: Run, columns: torch.Tensor, slots: int) -> Noise | None:
-    if run.seed is None:
-        return None
-    row, steps = (x[:, None].expand(-1, slots).flatten() for x in (run.canvas.row, run.steps))
-    positions = run.canvas.position_ids.gather(1, columns)
-    return Noise(run.seed, row, steps, positions.view(row.numel(), -1))

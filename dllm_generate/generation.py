@@ -18,13 +18,15 @@ from .config import DiffusionGenerationConfig
 from .constraints import WARPERS, Constraints
 from .decoders import DECODERS, Decoder
 from .denoise import denoise
+from .drafts import Drafts
 from .families import Family
 from .guidance import Guidance
+from .lookahead import Lookahead
 from .options import is_sampling
 from .output import DiffusionGenerateOutput, assemble
 from .run import Run
 from .sampling import Sampler
-from .schedules import SCHEDULES
+from .schedules import SCHEDULES, Schedule
 from .smoothing import Smoothing, SoftEmbeddings
 from .stopping import Stopper
 from .streamers import Emitter, StopStrings
@@ -98,7 +100,7 @@ def run_request(request: Request) -> torch.Tensor | DiffusionGenerateOutput:
     observers: list[Any] = [stopper] if stopper.is_needed else []
     if request.streamer is not None:
         observers.append(Emitter(request.streamer, stopper.endings, _stop_strings(request)))
-    canvas, num_forwards = denoise(run, observers)
+    canvas = denoise(run, observers)
     if run.tied is not None and bool(run.tied):
         warnings.warn(
             "More than half of the open positions of a step had the same confidence; they were committed from left to "
@@ -108,7 +110,6 @@ def run_request(request: Request) -> torch.Tensor | DiffusionGenerateOutput:
         )
     output = assemble(
         canvas,
-        num_forwards,
         stopper.endings,
         prompt_length=0 if config.infill else request.input_ids.shape[1],
         pad_token_id=request.pad_token_id,
@@ -156,6 +157,8 @@ def build_run(request: Request) -> Run:
         guidance=guidance,
         tied=torch.zeros((), dtype=torch.bool, device=canvas.row.device) if decoder.filtered_confidence else None,
         soft=_soft_embeddings(request, decoder, canvas),
+        drafts=_drafts(request, decoder, schedule, canvas),
+        unroll_steps=config.unroll_steps or 1,
         seed=_seed() if sampler.warpers is not None or decoder.needs_noise else None,
     )
 
@@ -220,6 +223,14 @@ def _soft_embeddings(request: Request, decoder: Decoder, canvas: Canvas) -> Soft
         return None
     settings.validate(decoder, request.model, guided=request.guidance is not None)
     return SoftEmbeddings.begin(settings, request.model.get_input_embeddings(), canvas.input_ids)
+
+
+def _drafts(request: Request, decoder: Decoder, schedule: Schedule, canvas: Canvas) -> Drafts | None:
+    settings = Lookahead.of(request.config.lookahead)
+    if settings is None:
+        return None
+    settings.validate(decoder, schedule.active(canvas), Smoothing.of(request.config.smoothing))
+    return Drafts.begin(settings, canvas.row)
 
 
 def _postponed(request: Request, decoder: Decoder) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ FLAT_HYPER_PARAMETERS = ("block_length", "steps", "steps_per_block", "threshold"
 OWN_FIELDS = (
     *("decoder", "schedule", "cache_policy", "decoder_config", "schedule_config", "policy_config"),
     *FLAT_HYPER_PARAMETERS,
-    *("smoothing", "infill", "preset", "mask_token_id", "logits_shift", "attention"),
+    *("smoothing", "lookahead", "unroll_steps", "infill", "preset", "mask_token_id", "logits_shift", "attention"),
 )
 # Ways to decode that belong to left-to-right models; value that means "off" besides None.
 AUTOREGRESSIVE_ONLY: dict[str, Any] = {

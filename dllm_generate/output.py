@@ -42,7 +42,6 @@ class Ending:
 
 def assemble(
     canvas: Canvas,
-    num_forwards: torch.Tensor,
     endings: dict[int, Ending],
     *,
     prompt_length: int,
@@ -52,7 +51,6 @@ def assemble(
 
     Args:
         canvas: the finished canvas.
-        num_forwards: `(B,)`.
         endings: rows that an observer ended, by number.
         prompt_length: columns of the prompts; 0 for infilling, where the prompt is what is generated.
         pad_token_id: id behind the end of a row.
@@ -67,8 +65,8 @@ def assemble(
     hidden = ~kept & canvas.editable
     return DiffusionGenerateOutput(
         sequences=torch.where(hidden, pad_token_id, canvas.input_ids)[:, canvas.first : width],
-        num_forwards=num_forwards,
-        tokens_per_forward=text.sum(1) / num_forwards.clamp(min=1),
+        num_forwards=canvas.forwards,
+        tokens_per_forward=text.sum(1) / canvas.forwards.clamp(min=1),
         finish_reason=reasons,
         commit_step=canvas.commit_step.masked_fill(hidden, -1)[:, generated],
         confidence=canvas.confidence.masked_fill(hidden, 0.0)[:, generated],

@@ -62,6 +62,19 @@ class Sampler:
     filtered_confidence: bool = False
     postponed: tuple[int, ...] = ()
 
+    def probability(self, scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """How likely given tokens are under the unscaled logits: `(R, k)` float32 for scores `(R, k, V)`.
+
+        A postponed token has its plain probability here: it is to come late, but not to be doubted.
+        """
+        scores = scores.float()
+        total = scores.logsumexp(-1)
+        if self.postponed:
+            ids = torch.tensor(self.postponed, device=scores.device)
+            rest = scores.index_fill(-1, ids, float("-inf")).logsumexp(-1)
+            total = torch.where(torch.isin(tokens, ids), total, rest)
+        return (scores.gather(-1, tokens[..., None])[..., 0] - total).exp()
+
     def __call__(self, scores: torch.Tensor, noise: Noise | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Args: scores `(R, k, V)`. Returns tokens `(R, k)` and float32 confidences `(R, k)`."""
         scores = scores.float()

@@ -58,19 +58,37 @@ class Group(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What the host knows of the next step: its forwards, and the rows that are not finished."""
+    """What the host knows of the next step.
+
+    Attributes:
+        groups: its forwards.
+        running: rows that are not finished.
+        refresh: whether a row rewrites what its later windows leave out.
+    """
 
     groups: list[Group]
     running: list[int]
+    refresh: bool
+
+    def misfits(self, window: Window) -> torch.Tensor:
+        """Returns `(B,)`: rows whose window of a later step these forwards do not suit."""
+        room, skip = [0] * window.lo.numel(), [0] * window.lo.numel()
+        for group in self.groups:
+            for row in group.rows:
+                room[row], skip[row] = group.width, group.skip
+        least = torch.tensor([[width // 2 for width in room], room, skip], device=window.lo.device)
+        width = window.hi - window.lo
+        suits = (width > least[0]) & (width <= least[1]) & (window.behind - window.lo >= least[2])
+        return ~suits.view(-1, len(self.running)).all(0)
 
 
-def read(run: Run, blocks: Blocks, window: Window) -> Launch:
+def read(run: Run, blocks: Blocks, plan: Plan, window: Window) -> Launch:
     """The one host read of a step. Raises ValueError for rows with invalid scores."""
     batch, models = run.steps.numel(), window.lo.numel()
-    facts = [window.lo, window.hi, window.behind, blocks.ran.long(), run.canvas.finished.long(), run.invalid.long()]
-    packed = torch.cat(facts).tolist()
+    flags = torch.stack([blocks.ran, run.canvas.finished, run.invalid, plan.refresh]).long().flatten()
+    packed = torch.cat([window.lo, window.hi, window.behind, flags]).tolist()
     lo, hi, behind = (packed[i * models : (i + 1) * models] for i in range(3))
-    ran, finished, invalid = (packed[3 * models + i * batch : 3 * models + (i + 1) * batch] for i in range(3))
+    ran, finished, invalid, refresh = (packed[3 * models + i * batch :][:batch] for i in range(4))
     if any(invalid):
         rows = [row for row, bad in zip(run.canvas.row.tolist(), invalid) if bad]
         raise ValueError(
@@ -88,4 +106,5 @@ def read(run: Run, blocks: Blocks, window: Window) -> Launch:
                 rows, widest, least = classes.get(size, ([], 0, skip))
                 rows = [*rows, half * len(running) + place]
                 classes[size] = Group(rows, max(widest, width), min(least, skip))
-    return Launch(list(classes.values()), running)
+    refreshing = run.cache is not None and any(refresh[row] and ran[row] for row in running)
+    return Launch(list(classes.values()), running, refreshing)

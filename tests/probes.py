@@ -24,7 +24,11 @@ DECODERS = [
     {"decoder": "remasking", "threshold": 0.6, "decoder_config": {"low_threshold": 0.2, "remask_threshold": 0.5}},
     {"decoder": "entropy_bound", "decoder_config": {"gamma": 1.0}},
     {"decoder": "klass", "threshold": 0.3, "decoder_config": {"kl_threshold": 1.0}},
+    {"decoder": "joint", "threshold": 0.3, "decoder_config": {"joint_threshold": 0.05, "radius": 1, "certain": 0.7}},
+    {"decoder": "wino", "threshold": 0.2, "decoder_config": {"verify_threshold": 0.8}},
 ]
+MEMORYLESS = [options for options in DECODERS if options["decoder"] not in ("credit", "klass", "remasking", "wino")]
+FINAL = [options for options in DECODERS if options["decoder"] not in ("remasking", "wino")]
 NO_CACHE = {"cache_policy": "none"}
 POLICIES = [NO_CACHE] + [
     {"cache_policy": name, "policy_config": {"refresh_interval": interval}}

@@ -2,7 +2,7 @@
 
 import typer
 
-from . import bench, chat, evaluate, run
+from . import bench, chat, evaluate, run, tune
 
 app = typer.Typer(
     name="dllm-generate",
@@ -15,6 +15,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("eval")(evaluate.evaluate_command)
+app.command("tune")(tune.tune_command)
 app.command("bench")(bench.bench)
 
 __all__ = ["app"]

@@ -21,10 +21,10 @@ errors = Console(stderr=True, highlight=False)
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """Turns errors that a user can mend (a value, a missing file or model) into a line and exit status 2."""
+    """Turns errors that a user can mend (a value, a missing file, model or extra) into a line and exit status 2."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         errors.print("Error:", style="bold red", end=" ")
         errors.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
@@ -69,7 +69,12 @@ def write_json(content: Any, path: Path | None) -> None:
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")
-        errors.print(f"Written: {path}", style="dim", markup=False)
+        written(path)
+
+
+def written(path: Path) -> None:
+    """Says on stderr which file was written."""
+    errors.print(f"Written: {path}", style="dim", markup=False, soft_wrap=True)
 
 
 def columns_table(title: str, first: str, *columns: str) -> Table:

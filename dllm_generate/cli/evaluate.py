@@ -1,5 +1,6 @@
 """`dllm-generate eval`."""
 
+import dataclasses
 import platform
 import re
 import sys
@@ -13,14 +14,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..evaluation.curves import Curves
 from ..evaluation.harness import DEFAULT_CONFIGS, Config, Result, evaluate, label
-from ..evaluation.statistics import Estimate
-from ..evaluation.tasks import TASKS
+from ..evaluation.statistics import Estimate, Interval
 from .common import columns_table, load_model, reported, write_json
-from .options import model_options, parse_dict, parse_pair, takes
+from .options import model_options, parse_dict, parse_pair, problem_options, takes
 
 
-@takes(source=model_options)
+@takes(problems=problem_options, source=model_options)
 def evaluate_command(
     config: Annotated[
         list[str] | None,
@@ -33,12 +34,8 @@ def evaluate_command(
             + ".",
         ),
     ] = None,
-    tasks: Annotated[
-        str | None, typer.Option("--tasks", help=f"Names with commas between, of: {', '.join(TASKS)}. Default: all.")
-    ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Held-out problems per task.")] = 100,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Problems decoded together.")] = 8,
-    seed: Annotated[int, typer.Option("--seed", help="Of the problems, and of sampling.")] = 0,
     max_new_tokens: Annotated[
         int | None, typer.Option("--max-new-tokens", help="Default: room for the longest reference answer.")
     ] = None,
@@ -47,12 +44,14 @@ def evaluate_command(
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
     *,
+    problems: dict[str, Any],
     source: dict[str, Any],
 ) -> None:
     """Measures accuracy, tokens per forward and speed on held-out problems.
 
     TPF: text tokens (no EOS, no pad) per forward. NFE: mean forwards per problem. Standard errors in brackets; the
-    difference in accuracy to the first configuration is paired, with its 95% interval.
+    difference in accuracy to the first configuration is paired, with its 95% interval. AUP: accuracy under parallelism,
+    the weighted area under accuracy (percent) over TPF. Every curve begins at the slowest row.
     """
     with reported():
         configs = [parse_config(text) for text in config] if config else list(DEFAULT_CONFIGS)
@@ -62,22 +61,27 @@ def evaluate_command(
             model,
             tokenizer,
             [{**room, **options} for options in configs],
-            tasks=[name.strip() for name in tasks.split(",")] if tasks else None,
             n=n,
             batch_size=batch_size,
-            seed=seed,
             progress=True,
+            **problems,
         )
-    report = {
-        "settings": {**source, "n": n, "batch_size": batch_size, "seed": seed, **machine(model)},
-        "results": [result.to_dict() for result in results],
-    }
+    curves = curves_of(configs, results)
+    settings = {**source, "n": n, "batch_size": batch_size, **problems, **machine(model)}
+    answers = [result.to_dict() for result in results]
+    report = {"settings": settings, "results": answers, "aup": dataclasses.asdict(curves)}
     if json_output:
         write_json(report, None)
     else:
-        Console().print(*tables(results), sep="\n")
+        Console().print(*tables(results), aup_table(curves), sep="\n")
     if output is not None:
         write_json(report, output)
+
+
+def curves_of(configs: Sequence[Config], results: Sequence[Result]) -> Curves:
+    """AUP of results; `configs` are those that were asked for, without what all have in common."""
+    scores = [result.overall for result in results]
+    return Curves.of(configs, [(score.tokens_per_forward.value, score.accuracy.value) for score in scores])
 
 
 def parse_config(text: str) -> Config:
@@ -109,22 +113,33 @@ def tables(results: Sequence[Result]) -> list[Table]:
     by_task = columns_table("Accuracy by task", "configuration", *tasks)
     for result in results:
         score, name = result.overall, label(result.config)
-        counts = (_plain(score.tokens_per_forward, 2), _plain(score.forwards, 1), f"{result.tokens_per_second:.1f}")
-        whole.add_row(name, _percent(score.accuracy), _difference(result), *counts)
-        by_task.add_row(name, *(_percent(task.accuracy) for task in result.tasks.values()))
+        counts = (plain(score.tokens_per_forward, 2), plain(score.forwards, 1), f"{result.tokens_per_second:.1f}")
+        change = "-" if result.difference is None else difference(result.difference)
+        whole.add_row(name, percent(score.accuracy), change, *counts)
+        by_task.add_row(name, *(percent(task.accuracy) for task in result.tasks.values()))
     return [whole, by_task]
 
 
-def _percent(estimate: Estimate) -> str:
+def aup_table(curves: Curves) -> Table:
+    """Renders the AUP of every method, and that of the Pareto front."""
+    made = columns_table("Accuracy under parallelism", "curve", "AUP")
+    for name, area in curves.methods.items():
+        made.add_row(name, f"{area:.1f}")
+    made.add_row("best of all rows", f"{curves.overall:.1f}")
+    return made
+
+
+def percent(estimate: Estimate) -> str:
+    """A share in percent, with its standard error."""
     return f"{100 * estimate.value:.1f} ({100 * estimate.error:.1f})"
 
 
-def _plain(estimate: Estimate, digits: int) -> str:
+def plain(estimate: Estimate, digits: int) -> str:
+    """A value with its standard error."""
     return f"{estimate.value:.{digits}f} ({estimate.error:.{digits}f})"
 
 
-def _difference(result: Result) -> str:
-    if result.difference is None:
-        return "-"
-    value, low, high = (100 * x for x in (result.difference.value, result.difference.low, result.difference.high))
+def difference(interval: Interval) -> str:
+    """A difference of shares in points, with its interval."""
+    value, low, high = (100 * x for x in (interval.value, interval.low, interval.high))
     return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"

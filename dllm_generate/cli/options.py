@@ -11,10 +11,11 @@ import typer
 from ..caches import POLICIES
 from ..config import PRESETS
 from ..decoders import DECODERS
+from ..evaluation.tasks import LONG_LEVEL, STANDARD_LEVEL, TASKS
 from ..schedules import SCHEDULES
 
 PRESET_DEFAULT = "Default: the preset's."
-DECODING, SAMPLING, MODEL = "Decoding", "Sampling", "Model"
+DECODING, SAMPLING, MODEL, PROBLEMS = "Decoding", "Sampling", "Model", "Held-out problems"
 
 
 def parse_value(text: str) -> Any:
@@ -125,6 +126,19 @@ def model_options(
 ) -> dict[str, Any]:
     """Returns the arguments of [`dllm_generate.bundled.load`], and `threads`."""
     return dict(locals())
+
+
+def problem_options(
+    tasks: Annotated[
+        str | None, _option("--tasks", help=f"Of: {', '.join(TASKS)}; commas between. Default: all.", panel=PROBLEMS)
+    ] = None,
+    level: Annotated[
+        int, _option("--level", help="0 (short answers) to 3 (long ones).", panel=PROBLEMS, min=0, max=LONG_LEVEL)
+    ] = STANDARD_LEVEL,
+    seed: Annotated[int, _option("--seed", help="Another one, other problems.", panel=PROBLEMS)] = 0,
+) -> dict[str, Any]:
+    """Returns arguments of [`heldout_problems`]."""
+    return {"tasks": [name.strip() for name in tasks.split(",")] if tasks else None, "level": level, "seed": seed}
 
 
 def takes(**groups: Callable[..., dict[str, Any]]) -> Callable:

@@ -27,6 +27,8 @@ class DecoderState(Rows):
         sampler: turns scores into tokens and confidences.
         noise: random numbers of this step; None if neither sampling nor the decoder needs any.
         editable (`BoolTensor (R, k)`): positions of the blocks that are not prompt, for revocable decoders only.
+        verification (`FloatTensor (R, k)`): for decoders that verify only: float32 probability of the token in place at
+            each position for a model that sees everything but this token; meaningless at open positions.
     """
 
     block: torch.Tensor
@@ -35,6 +37,7 @@ class DecoderState(Rows):
     sampler: Sampler
     noise: Noise | None = None
     editable: torch.Tensor | None = None
+    verification: torch.Tensor | None = None
 
     def predict(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns tokens `(R, k)` and confidences `(R, k)` for scores `(R, k, V)`."""
@@ -65,7 +68,9 @@ class Decoder(ABC):
 
     A decoder is a frozen dataclass of hyper-parameters and serves many threads: what changes lives in its state. It
     states its rule only; the step commits the best position where a schedule demands progress and nothing was chosen.
-    A class that sets `revocable` may take commits of the block in work back.
+    A class that sets `memoryless` chooses by the present scores, step number and open positions alone.
+    A class that sets `revocable` may take commits of the block in work back. For one that sets `verifies` every forward
+    also rates the tokens in place (`DecoderState.verification`): a copy of the block, all masks, rides along.
 
     Args:
         postpone_eos (`bool`, defaults to `False`): commit the EOS tokens and the end-of-turn token of the family as
@@ -78,8 +83,10 @@ class Decoder(ABC):
     """
 
     name: ClassVar[str]
+    memoryless: ClassVar[bool] = False
     needs_noise: ClassVar[bool] = False
     revocable: ClassVar[bool] = False
+    verifies: ClassVar[bool] = False
     postpone_eos: bool = False
     postpone_tokens: tuple[int, ...] = ()
     filtered_confidence: bool = False

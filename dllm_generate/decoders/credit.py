@@ -1,6 +1,7 @@
 """Commit what has been predicted again and again."""
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 
@@ -39,6 +40,7 @@ class CreditDecoder(ThresholdDecoder):
         gamma (`float`, defaults to 0.2): exponent of the probability.
     """
 
+    memoryless: ClassVar[bool] = False
     alpha: float = 0.7
     beta: float = 0.8
     gamma: float = 0.2

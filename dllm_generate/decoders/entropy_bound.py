@@ -1,6 +1,7 @@
 """Commit as many as the sum of their entropies allows."""
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 
@@ -23,6 +24,7 @@ class EntropyBoundDecoder(Decoder):
             `gamma`, as block-diffusion engines do (SDAR, arXiv 2510.06303).
     """
 
+    memoryless: ClassVar[bool] = True
     gamma: float = 0.1
     include_last: bool = False
 

@@ -1,6 +1,7 @@
 """Commit as many as their joint confidence allows."""
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 
@@ -22,6 +23,7 @@ class FactorDecoder(Decoder):
             published code does.
     """
 
+    memoryless: ClassVar[bool] = True
     factor: float = 1.0
     take_last: bool = True
 

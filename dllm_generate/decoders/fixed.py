@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 
@@ -33,6 +33,7 @@ class FixedDecoder(Decoder):
             logits; `"margin"`: the difference of the two most likely tokens; `"entropy"`: the lowest entropy.
     """
 
+    memoryless: ClassVar[bool] = True
     steps: int | None = None
     steps_per_block: int | None = None
     ranking: Ranking = "low_confidence"

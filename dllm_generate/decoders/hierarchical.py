@@ -1,6 +1,7 @@
 """Commit far apart."""
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 
@@ -23,6 +24,7 @@ class HierarchicalDecoder(Decoder):
             left-most one.
     """
 
+    memoryless: ClassVar[bool] = True
     threshold: float | None = 0.9
     low_threshold: float | None = 0.4
     ties: bool = False

@@ -1,7 +1,7 @@
 """Commit what is confident and has stopped changing."""
 
 import dataclasses
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 
@@ -41,6 +41,7 @@ class KlassDecoder(FixedDecoder):
             `"max_confidence"`, or the one of `"min_kl"`.
     """
 
+    memoryless: ClassVar[bool] = False
     threshold: float = 0.9
     kl_threshold: float = 0.01
     history: int = 2

@@ -1,6 +1,7 @@
 """Commit what is confident."""
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 
@@ -21,6 +22,7 @@ class ThresholdDecoder(Decoder):
         minimal_topk (`int`, defaults to 1): commit at least so many of the best positions, reached or not.
     """
 
+    memoryless: ClassVar[bool] = True
     threshold: float = 0.9
     strict: bool = False
     near_tie: float = 0.0

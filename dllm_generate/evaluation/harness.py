@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..text import Reply, reply, user
 from .statistics import Estimate, Interval, mean, paired_difference, ratio
-from .tasks import TASKS, Problem, check, heldout_problems
+from .tasks import STANDARD_LEVEL, Problem, check, heldout_problems
 
 Config = dict[str, Any]
 
@@ -122,6 +122,7 @@ def evaluate(
     n: int = 100,
     batch_size: int = 1,
     seed: int = 0,
+    level: int = STANDARD_LEVEL,
     problems: Sequence[Problem] | None = None,
     progress: bool = False,
 ) -> list[Result]:
@@ -136,23 +137,21 @@ def evaluate(
         n: problems per task.
         batch_size: rows of a call of generate. Speed depends on it; greedy answers do not, in float32.
         seed: of the problems, and of sampling.
-        problems: instead of `tasks`, `n` and `seed`.
+        level: of the problems, 0 (short answers) to 3 (long ones).
+        problems: instead of `tasks`, `n` and `level`.
         progress: show a bar.
 
     Returns:
         One [`Result`] per configuration, in order.
 
     Raises:
-        ValueError: an unknown task or option, or an empty list.
+        ValueError: an unknown task, level or option, or an empty list.
 
     Example:
         >>> results = evaluate(model, tokenizer, [{"decoder": "fixed"}, {"decoder": "threshold"}], n=20)
         >>> [round(result.overall.accuracy.value, 2) for result in results]
     """
-    unknown = sorted(set(tasks or ()) - set(TASKS))
-    if unknown:
-        raise ValueError(f"`tasks` has {unknown}, but only {list(TASKS)} exist.")
-    problems = list(problems if problems is not None else heldout_problems(tasks, n, seed))
+    problems = list(problems if problems is not None else heldout_problems(tasks, n, seed, level))
     if not problems or not configs:
         raise ValueError(f"There are {len(problems)} problems and {len(configs)} configurations: nothing to evaluate.")
     room = answer_room(tokenizer, problems)
@@ -174,15 +173,35 @@ def _decode(
     options: Config,
     bar: tqdm,
 ) -> tuple[list[Judged], float]:
-    judged: list[Judged] = []
+    replies, seconds = replies_to(model, tokenizer, [p.prompt for p in problems], batch_size, options, bar)
+    return [Judged(p, r, check(p, r.text)) for p, r in zip(problems, replies, strict=True)], seconds
+
+
+def replies_to(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    batch_size: int,
+    options: Config,
+    bar: tqdm,
+) -> tuple[list[Reply], float]:
+    """Answers prompts in batches.
+
+    Args:
+        options: of generate.
+        bar: is moved on by the prompts of every batch.
+
+    Returns:
+        The replies, and the seconds that all calls of generate took.
+    """
+    replies: list[Reply] = []
     seconds = 0.0
-    for begin in range(0, len(problems), batch_size):
-        batch = problems[begin : begin + batch_size]
-        replies = reply(model, tokenizer, [user(p.prompt) for p in batch], **options)
-        judged += [Judged(p, r, check(p, r.text)) for p, r in zip(batch, replies, strict=True)]
-        seconds += replies[0].seconds
+    for begin in range(0, len(prompts), batch_size):
+        batch = reply(model, tokenizer, [user(p) for p in prompts[begin : begin + batch_size]], **options)
+        replies += batch
+        seconds += batch[0].seconds
         bar.update(len(batch))
-    return judged, seconds
+    return replies, seconds
 
 
 def _difference(results: Sequence[Result], judged: Sequence[Judged]) -> Interval | None:

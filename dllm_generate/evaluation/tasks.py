@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..registry import is_int, require
 from .vocabulary import FUNCTION_NAMES, NUMBER_FIELDS, WORD_FIELDS
 
 STANDARD_LEVEL, LONG_LEVEL = 2, 3
@@ -218,8 +219,12 @@ def heldout_problems(
         `n * len(tasks)` problems, task by task.
 
     Raises:
-        ValueError: a task has too few different held-out prompts at this level.
+        ValueError: an unknown task or level, or a task with too few different held-out prompts at this level.
     """
+    unknown = sorted(set(tasks or ()) - set(TASKS))
+    if unknown:
+        raise ValueError(f"`tasks` has {unknown}, but only {list(TASKS)} exist.")
+    require(is_int(level) and 0 <= level <= LONG_LEVEL, "level", level, f"an int from 0 to {LONG_LEVEL}")
     problems: list[Problem] = []
     for task in tasks or TASKS:
         rng, found = random.Random(f"heldout-{seed}-{task}"), dict[str, Problem]()

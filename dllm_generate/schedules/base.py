@@ -44,6 +44,11 @@ class Blocks(Rows):
         """`(B,)`: rows that take part in this step; nothing of any other row may change."""
         return self.live[:, 0] if self.live.shape[1] == 1 else self.live.any(1)
 
+    def without(self, idle: torch.Tensor) -> "Blocks":
+        """The same blocks, of which the rows `idle` `(B,)` do not take part."""
+        live = self.live & ~idle[:, None]
+        return dataclasses.replace(self, live=live, force=self.force & live)
+
 
 class Schedule(ABC):
     """Decides which positions may be committed now, and when a row moves on or ends. Holds no tensors."""

@@ -30,17 +30,29 @@ def test_eval_renders_and_writes(invoke, tmp_path):
     arguments = ("--tasks", "add,map", "-n", "2", "--batch-size", "2", "--max-new-tokens", "8", "--output", str(path))
     result = invoke("eval", *arguments, "-c", "decoder=fixed", "-c", "decoder=factor,block_length=4")
     assert result.exit_code == 0, result.output
-    for word in ("accuracy", "TPF", "NFE", "tokens/s", "add", "map", "factor"):
+    for word in ("accuracy", "TPF", "NFE", "tokens/s", "add", "map", "factor", "AUP", "best of all rows"):
         assert word in result.stdout
     report = json.loads(path.read_text())
     assert [entry["config"]["decoder"] for entry in report["results"]] == ["fixed", "factor"]
     assert report["settings"]["n"] == 2 and len(report["results"][1]["answers"]) == 4
+    assert list(report["aup"]["methods"]) == ["fixed", "factor block_length=4"]
     assert report["results"][0]["difference"] is None and set(report["results"][1]["difference"]) >= {"low", "high"}
 
 
 def test_eval_as_json_prints_nothing_else(invoke):
     result = invoke("eval", "--tasks", "add", "-n", "1", "--max-new-tokens", "4", "--json", "-c", "decoder=fixed")
     assert len(json.loads(result.stdout)["results"]) == 1
+
+
+def test_eval_takes_problems_of_a_level(invoke):
+    prompts = []
+    for level in ("0", "3"):
+        arguments = ("--tasks", "add", "-n", "2", "--level", level, "--max-new-tokens", "2", "--json")
+        report = json.loads(invoke("eval", *arguments, "-c", "decoder=fixed").stdout)
+        assert report["settings"]["level"] == int(level)
+        prompts.append([answer["prompt"] for answer in report["results"][0]["answers"]])
+    assert max(map(len, prompts[0])) < min(map(len, prompts[1]))
+    assert invoke("eval", "--level", "4").exit_code == 2
 
 
 @pytest.mark.parametrize("arguments", [("--tasks", "sums"), ("-c", "decoder=sums"), ("-c", "sums")])

@@ -16,7 +16,7 @@ from dllm_generate.text import Reply, reply, user
 SHORT = ("--max-new-tokens", "12", "--block-length", "4")
 
 
-@pytest.mark.parametrize("command", ["run", "chat", "eval", "bench"])
+@pytest.mark.parametrize("command", ["run", "chat", "eval", "tune", "bench"])
 def test_help_names_every_option_with_its_default(command):
     result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0

@@ -15,7 +15,7 @@ from dllm_generate.canvas import Canvas
 from dllm_generate.decoders.remasking import RemaskingDecoder
 
 PROMPT = torch.tensor([[1]])
-EAGER = [decoder for decoder in DECODERS if decoder["decoder"] == "remasking"]
+EAGER = [decoder for decoder in DECODERS if decoder["decoder"] in ("remasking", "wino")]
 
 
 def decide(decoder, confidences, open_cells, editable=None):

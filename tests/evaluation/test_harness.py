@@ -86,6 +86,8 @@ def test_nothing_to_evaluate_is_an_error(pair):
         evaluate(*pair, [], n=1)
     with pytest.raises(ValueError, match="sums"):
         evaluate(*pair, tasks=["sums"], n=1)
+    with pytest.raises(ValueError, match="`level` is 4"):
+        evaluate(*pair, level=4, n=1)
 
 
 def test_room_and_labels():

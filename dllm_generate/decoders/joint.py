@@ -1,0 +1,66 @@
+"""Commit where a whole neighbourhood is confident."""
+
+import dataclasses
+from typing import ClassVar
+
+import torch
+
+from ..registry import is_int, is_number, require
+from .base import DECODERS, Decoder, DecoderOutput, require_threshold
+
+
+@DECODERS.register("joint")
+@dataclasses.dataclass(frozen=True)
+class JointDecoder(Decoder):
+    """Commits every position that is confident in a confident neighbourhood.
+
+    Tokens that depend on each other mostly lie close together, and a prediction is worth little while what it depends
+    on is open and uncertain: that of a token behind an insertion that may come or not, say, or of a carry's digit. So
+    a position needs, besides its own confidence, a joint confidence of the open positions around it: their product, as
+    if they were independent. (Distance stands in for dependency as in LocalLeap; methods such as DAWN, arXiv
+    2602.06953, read it from attention maps, which fused kernels do not give away.)
+
+    Args:
+        threshold (`float`, defaults to 0.97): confidence in (0, 1] that a position needs.
+        joint_threshold (`float`, defaults to 0.9): product in (0, 1] of the confidences of the open positions at most
+            `radius` away, the position itself among them.
+        radius (`int`, defaults to 6): positions to each side that make up the neighbourhood.
+        certain (`float`, defaults to 0.999): confidence in (0, 1] from which the neighbourhood does not matter.
+    """
+
+    memoryless: ClassVar[bool] = True
+    threshold: float = 0.97
+    joint_threshold: float = 0.9
+    radius: int = 6
+    certain: float = 0.999
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_threshold(self.threshold)
+        for option in ("joint_threshold", "certain"):
+            value = getattr(self, option)
+            require(is_number(value) and 0 < value <= 1, option, value, "a number in (0, 1]")
+        require(is_int(self.radius) and self.radius >= 0, "radius", self.radius, "an int >= 0")
+
+    def __call__(self, input_ids, scores, *, open_mask, ran, state, threshold=None):
+        tokens, confidence = state.predict(scores)
+        bar = self.threshold if threshold is None else threshold[:, None]
+        together = joint_confidence(confidence, open_mask, self.radius)
+        commit = (confidence >= bar) & (together >= self.joint_threshold)
+        return DecoderOutput(tokens, confidence, (commit | (confidence >= self.certain)) & open_mask)
+
+
+def joint_confidence(confidence: torch.Tensor, open_mask: torch.Tensor, radius: int) -> torch.Tensor:
+    """Product of the confidences of the open positions at most `radius` away.
+
+    Args:
+        confidence: `(R, k)`.
+        open_mask: `(R, k)`.
+        radius: positions to each side.
+
+    Returns:
+        `(R, k)`.
+    """
+    logs = torch.where(open_mask, confidence.log(), 0.0).clamp(min=-1e4)
+    window = torch.nn.functional.pad(logs, (radius, radius)).unfold(-1, 2 * radius + 1, 1)
+    return window.sum(-1).exp()
