@@ -34,13 +34,18 @@ def evaluate_command(
             + ".",
         ),
     ] = None,
+    configs_file: Annotated[
+        Path | None,
+        typer.Option("--configs", exists=True, dir_okay=False, help="A file with one configuration per line, as for -c."),
+    ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Held-out problems per task.")] = 100,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Problems decoded together.")] = 8,
     max_new_tokens: Annotated[
         int | None, typer.Option("--max-new-tokens", help="Default: room for the longest reference answer.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write all figures and answers as JSON.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write all figures and answers as JSON, after every configuration."),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
     *,
@@ -54,9 +59,17 @@ def evaluate_command(
     the weighted area under accuracy (percent) over TPF. Every curve begins at the slowest row.
     """
     with reported():
-        configs = [parse_config(text) for text in config] if config else list(DEFAULT_CONFIGS)
+        lines = configs_file.read_text().splitlines() if configs_file is not None else []
+        given = [*(config or []), *(line for line in lines if line.strip() and not line.startswith("#"))]
+        configs = [parse_config(text) for text in given] or list(DEFAULT_CONFIGS)
         room = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
         model, tokenizer = load_model(source)
+        settings = {**source, "n": n, "batch_size": batch_size, **problems, **machine(model)}
+
+        def report(results: Sequence[Result]) -> dict[str, Any]:
+            curves = dataclasses.asdict(curves_of(configs[: len(results)], results))
+            return {"settings": settings, "results": [result.to_dict() for result in results], "aup": curves}
+
         results = evaluate(
             model,
             tokenizer,
@@ -64,18 +77,13 @@ def evaluate_command(
             n=n,
             batch_size=batch_size,
             progress=True,
+            on_result=None if output is None else lambda results: write_json(report(results), output),
             **problems,
         )
-    curves = curves_of(configs, results)
-    settings = {**source, "n": n, "batch_size": batch_size, **problems, **machine(model)}
-    answers = [result.to_dict() for result in results]
-    report = {"settings": settings, "results": answers, "aup": dataclasses.asdict(curves)}
     if json_output:
-        write_json(report, None)
+        write_json(report(results), None)
     else:
-        Console().print(*tables(results), aup_table(curves), sep="\n")
-    if output is not None:
-        write_json(report, output)
+        Console().print(*tables(results), aup_table(curves_of(configs, results)), sep="\n")
 
 
 def curves_of(configs: Sequence[Config], results: Sequence[Result]) -> Curves:

@@ -1,6 +1,7 @@
 """Commit where a whole neighbourhood is confident."""
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import torch
@@ -21,18 +22,21 @@ class JointDecoder(Decoder):
     2602.06953, read it from attention maps, which fused kernels do not give away.)
 
     Args:
-        threshold (`float`, defaults to 0.97): confidence in (0, 1] that a position needs.
+        threshold (`float`, defaults to 0.985): confidence in (0, 1] that a position needs.
         joint_threshold (`float`, defaults to 0.9): product in (0, 1] of the confidences of the open positions at most
             `radius` away, the position itself among them.
         radius (`int`, defaults to 6): positions to each side that make up the neighbourhood.
-        certain (`float`, defaults to 0.999): confidence in (0, 1] from which the neighbourhood does not matter.
+        certain (`float`, defaults to 0.9995): confidence in (0, 1] from which the neighbourhood does not matter.
+        finish (`float` or None, defaults to 0.994): geometric mean in (0, 1] of the confidences of all open positions
+            of the block from which all of them are committed; None is off.
     """
 
     memoryless: ClassVar[bool] = True
-    threshold: float = 0.97
+    threshold: float = 0.985
     joint_threshold: float = 0.9
     radius: int = 6
-    certain: float = 0.999
+    certain: float = 0.9995
+    finish: float | None = 0.994
 
     def __post_init__(self):
         super().__post_init__()
@@ -40,27 +44,22 @@ class JointDecoder(Decoder):
         for option in ("joint_threshold", "certain"):
             value = getattr(self, option)
             require(is_number(value) and 0 < value <= 1, option, value, "a number in (0, 1]")
+        value = self.finish
+        require(value is None or (is_number(value) and 0 < value <= 1), "finish", value, "None or a number in (0, 1]")
         require(is_int(self.radius) and self.radius >= 0, "radius", self.radius, "an int >= 0")
 
     def __call__(self, input_ids, scores, *, open_mask, ran, state, threshold=None):
         tokens, confidence = state.predict(scores)
         bar = self.threshold if threshold is None else threshold[:, None]
-        together = joint_confidence(confidence, open_mask, self.radius)
-        commit = (confidence >= bar) & (together >= self.joint_threshold)
-        return DecoderOutput(tokens, confidence, (commit | (confidence >= self.certain)) & open_mask)
+        logs = torch.where(open_mask, confidence.log(), 0.0).clamp(min=-1e4)
+        together = windowed_sum(logs, self.radius)
+        commit = (confidence >= bar) & (together >= math.log(self.joint_threshold)) | (confidence >= self.certain)
+        if self.finish is not None:
+            mean = logs.sum(-1) / open_mask.sum(-1).clamp(min=1)
+            commit = commit | (mean >= math.log(self.finish))[:, None]
+        return DecoderOutput(tokens, confidence, commit & open_mask)
 
 
-def joint_confidence(confidence: torch.Tensor, open_mask: torch.Tensor, radius: int) -> torch.Tensor:
-    """Product of the confidences of the open positions at most `radius` away.
-
-    Args:
-        confidence: `(R, k)`.
-        open_mask: `(R, k)`.
-        radius: positions to each side.
-
-    Returns:
-        `(R, k)`.
-    """
-    logs = torch.where(open_mask, confidence.log(), 0.0).clamp(min=-1e4)
-    window = torch.nn.functional.pad(logs, (radius, radius)).unfold(-1, 2 * radius + 1, 1)
-    return window.sum(-1).exp()
+def windowed_sum(values: torch.Tensor, radius: int) -> torch.Tensor:
+    """Sum of the `values` `(R, k)` at most `radius` positions away from each."""
+    return torch.nn.functional.pad(values, (radius, radius)).unfold(-1, 2 * radius + 1, 1).sum(-1)

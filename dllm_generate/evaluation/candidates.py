@@ -22,6 +22,7 @@ DECODER_GRID: dict[str, tuple[Config, ...]] = {
     "factor": tuple({"decoder_config": {"factor": value}} for value in (0.25, 0.5, 1.0)),
     "hierarchical": tuple({"threshold": value} for value in THRESHOLDS),
     "credit": tuple({"threshold": value} for value in THRESHOLDS),
+    "joint": tuple({"threshold": value} for value in (0.95, 0.985, 0.995)),
     "wino": tuple({"decoder_config": {"verify_threshold": value}} for value in (0.9, 0.99)),
 }
 # By the attention of the family.
@@ -29,6 +30,9 @@ POLICY_GRID: dict[str, tuple[str, ...]] = {
     "bidirectional": ("none", "prefix", "dual", "vicinity"),
     "block_causal": ("block",),
 }
+# Guesses beside every row, for these decoders and cache policies.
+LOOKAHEAD_GRID: tuple[Config, ...] = tuple({"drafts": drafts, "lossless": False} for drafts in (4, 16))
+AHEAD = {"decoder": ("joint",), "cache_policy": ("none", "dual", "block")}
 LARGER_BLOCKS = (2, 4, 8)
 
 
@@ -54,7 +58,7 @@ def _published(family: Family) -> Config:
 
 
 def default_candidates(family: Family, max_new_tokens: int) -> list[Config]:
-    """The grid: decoders with their values, times cache policies, times block lengths.
+    """The grid: decoders with their values, times cache policies, times block lengths; some of them with look-ahead.
 
     Args:
         family: of the model. Its published block length is tried, and 2, 4 and 8 times it where the family leaves it
@@ -71,12 +75,14 @@ def default_candidates(family: Family, max_new_tokens: int) -> list[Config]:
             blocks.append(factor * block)
     policies = [name for name in POLICY_GRID[family.attention] if name in POLICIES.parts]
     decoders = [(name, values) for name, grid in DECODER_GRID.items() if name in DECODERS.parts for values in grid]
-    return [
+    plain: list[Config] = [
         {"decoder": name, **values, "cache_policy": policy, "block_length": length}
         for name, values in decoders
         for policy in policies
         for length in blocks
     ]
+    ahead = [config for config in plain if all(config[option] in names for option, names in AHEAD.items())]
+    return plain + [{**config, "lookahead": values} for config in ahead for values in LOOKAHEAD_GRID]
 
 
 class _Reached(Exception):

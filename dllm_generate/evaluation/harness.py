@@ -1,7 +1,7 @@
 """Accuracy, tokens per forward and speed of decoding configurations on held-out problems."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -125,6 +125,7 @@ def evaluate(
     level: int = STANDARD_LEVEL,
     problems: Sequence[Problem] | None = None,
     progress: bool = False,
+    on_result: Callable[[list[Result]], None] | None = None,
 ) -> list[Result]:
     """Decodes the same held-out problems with every configuration.
 
@@ -140,6 +141,7 @@ def evaluate(
         level: of the problems, 0 (short answers) to 3 (long ones).
         problems: instead of `tasks`, `n` and `level`.
         progress: show a bar.
+        on_result: called with all results so far whenever a configuration is done.
 
     Returns:
         One [`Result`] per configuration, in order.
@@ -162,6 +164,8 @@ def evaluate(
             torch.manual_seed(seed)
             judged, seconds = _decode(model, tokenizer, problems, batch_size, {"max_new_tokens": room, **config}, bar)
             results.append(Result(config, judged, seconds, _difference(results, judged)))
+            if on_result is not None:
+                on_result(results)
     return results
 
 

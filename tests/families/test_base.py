@@ -57,9 +57,9 @@ def test_presets():
     chosen = {name: (p.get("threshold"), p["cache_policy"]) for name, p in LLADA.presets.items()}
     assert chosen == {
         "published": (None, "none"),
-        "quality": (0.95, "none"),
-        "balanced": (0.9, "prefix"),
-        "speed": (0.85, "dual"),
+        "quality": (None, "none"),
+        "balanced": (None, "dual"),
+        "speed": (0.9, "dual"),
     }
 
 
