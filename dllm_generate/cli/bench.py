@@ -11,7 +11,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..evaluation.bench import Overhead, Speed, fixed_environment, larger_model, measure_overhead, measure_speed
+from ..evaluation.bench import (
+    Overhead,
+    Speed,
+    fixed_environment,
+    larger_model,
+    measure_overhead,
+    measure_speed,
+    overhead_configs,
+)
 from ..evaluation.harness import label
 from ..evaluation.memory import StepMemory, measure_memory
 from .common import columns_table, load_model, reported, write_json
@@ -28,7 +36,7 @@ def bench(
         str | None, typer.Option("--only", help=f"Measure one of: {', '.join(PARTS)}. Default: all.")
     ] = None,
     decoders: Annotated[
-        str | None, typer.Option("--decoders", help="For overhead and memory: names with commas between. Default: all.")
+        str | None, typer.Option("--decoders", help="For overhead and memory: names with commas between.")
     ] = None,
     larger: Annotated[
         bool, typer.Option(help="Measure the overhead of a random LLaDA of 167 million parameters as well.")
@@ -41,7 +49,7 @@ def bench(
     """Measures the loop: its overhead, the memory of a step, and speed. On the CPU, one thread, float32.
 
     Overhead: CPU time of generate over the CPU time of its own forwards (body and head) in the same call; batch 1,
-    prompt 64, 256 new tokens, block 32, dual cache. Memory: peak of a step beyond forward, keys and values, and mask.
+    prompt 64, 256 new tokens, block 32. Memory: peak of a step beyond forward, keys and values, and mask.
     """
     with reported():
         if only is not None and only not in PARTS:
@@ -71,8 +79,8 @@ def _overheads(
     models: Sequence[Any], decoders: Sequence[str] | None, runs: int, quick: bool
 ) -> dict[str, list[Overhead]]:
     size: dict[str, Any] = {"runs": 1, "new_tokens": 64} if quick else {"runs": runs}
-    named = zip(("given", "larger"), models)
-    return {name: measure_overhead(model, decoders, progress=True, **size) for name, model in named}
+    named, configs = zip(("given", "larger"), models), overhead_configs(decoders)
+    return {name: measure_overhead(model, configs, progress=True, **size) for name, model in named}
 
 
 def _plain(value: Any) -> Any:
@@ -94,9 +102,11 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _overhead_table(name: str, results: Sequence[Overhead]) -> Table:
-    made = columns_table(f"Overhead, {name} model", "decoder", "call / forwards", "forwards", "forward ms", "loop ms")
+    made = columns_table(
+        f"Overhead, {name} model", "configuration", "call / forwards", "forwards", "forward ms", "loop ms"
+    )
     for r in results:
-        made.add_row(r.decoder, f"{r.ratio:.3f}", str(r.forwards), f"{r.forward_ms:.2f}", f"{r.loop_ms:.2f}")
+        made.add_row(label(r.config), f"{r.ratio:.3f}", str(r.forwards), f"{r.forward_ms:.2f}", f"{r.loop_ms:.2f}")
     return made
 
 

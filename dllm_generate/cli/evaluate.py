@@ -36,7 +36,7 @@ def evaluate_command(
     ] = None,
     configs_file: Annotated[
         Path | None,
-        typer.Option("--configs", exists=True, dir_okay=False, help="A file with one configuration per line, as for -c."),
+        typer.Option("--configs", exists=True, dir_okay=False, help="File with one configuration per line, as for -c."),
     ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Held-out problems per task.")] = 100,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Problems decoded together.")] = 8,

@@ -11,6 +11,7 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from ..caches import POLICIES
 from ..decoders import DECODERS
 from ..families.llada import LLaDAConfig, LLaDAForMaskedDiffusion
 from ..text import reply, user
@@ -39,14 +40,14 @@ class Overhead:
     """CPU time of generate against that of its own forwards.
 
     Attributes:
-        decoder: name of the decoder.
+        config: options of generate.
         ratio: median over the runs of (CPU time of the call) / (CPU time of body and head in that call).
         ratios: of the runs.
         forwards: of one call.
         forward_ms, loop_ms: medians per forward: of body and head, and of all else.
     """
 
-    decoder: str
+    config: Config
     ratio: float
     ratios: list[float]
     forwards: int
@@ -127,40 +128,53 @@ def random_prompt(model: Any, length: int) -> torch.Tensor:
     return torch.randint(16, model.config.vocab_size, (1, length), generator=generator).to(model.device)
 
 
+def overhead_configs(decoders: Sequence[str] | None = None) -> list[Config]:
+    """What the overhead is measured of: every decoder with `"dual"`, one with every policy, and look-ahead.
+
+    Args:
+        decoders: only these, with `"dual"`.
+    """
+    if decoders is not None:
+        return [{"decoder": name, "cache_policy": "dual"} for name in decoders]
+    policies = [{"decoder": "threshold", "cache_policy": name} for name in sorted(POLICIES.parts) if name != "dual"]
+    ahead = [{"decoder": "fixed", "cache_policy": "dual", "lookahead": True}]
+    return overhead_configs(sorted(DECODERS.parts)) + policies + ahead
+
+
 def measure_overhead(
     model: Any,
-    decoders: Sequence[str] | None = None,
+    configs: Sequence[Config] | None = None,
     *,
     runs: int = 3,
     prompt_length: int = 64,
     new_tokens: int = 256,
     progress: bool = False,
 ) -> list[Overhead]:
-    """Measures the loop: batch 1, blocks of 32, cache policy `"dual"`, EOS banned so that lengths are equal.
+    """Measures the loop: batch 1, blocks of 32, EOS banned so that lengths are equal.
 
     Run it with one thread, on a float32 model, and with [`fixed_environment`].
 
     Args:
         model: with our `generate`, on the CPU.
-        decoders: names; default all.
-        runs: measured calls per decoder, after a short one that is not.
+        configs: options of generate; default [`overhead_configs`].
+        runs: measured calls per configuration, after a short one that is not.
         prompt_length, new_tokens: tokens.
         progress: show a bar.
     """
     prompt = random_prompt(model, prompt_length)
-    options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "block_length": 32, "cache_policy": "dual"}
+    options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "block_length": 32}
     results = []
-    for name in decoders or sorted(DECODERS.parts):
-        _timed_call(model, prompt, decoder=name, **options | {"max_new_tokens": 32, "min_new_tokens": 32})
+    for config in configs or overhead_configs():
+        _timed_call(model, prompt, **config, **options | {"max_new_tokens": 32, "min_new_tokens": 32})
         calls = [
-            _timed_call(model, prompt, decoder=name, **options)
-            for _ in tqdm(range(runs), desc=f"overhead {name}", disable=not progress)
+            _timed_call(model, prompt, **config, **options)
+            for _ in tqdm(range(runs), desc=f"overhead {label(config)}", disable=not progress)
         ]
         ratios = [total / forward for total, forward, _ in calls]
         forwards = calls[0][2]
         forward_ms = 1e3 * statistics.median(forward for _, forward, _ in calls) / forwards
         loop_ms = 1e3 * statistics.median(total - forward for total, forward, _ in calls) / forwards
-        results.append(Overhead(name, statistics.median(ratios), ratios, forwards, forward_ms, loop_ms))
+        results.append(Overhead(config, statistics.median(ratios), ratios, forwards, forward_ms, loop_ms))
     return results
 
 

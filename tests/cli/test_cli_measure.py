@@ -1,11 +1,16 @@
 """`dllm-generate eval` and `bench`."""
 
+import importlib
 import json
+from pathlib import Path
 
 import pytest
 
+from dllm_generate import DiffusionGenerationConfig
 from dllm_generate.cli.evaluate import parse_config
 from dllm_generate.evaluation.bench import FIXED_ENVIRONMENT
+
+evaluate_module = importlib.import_module("dllm_generate.cli.evaluate")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,28 @@ def test_eval_renders_and_writes(invoke, tmp_path):
     assert report["results"][0]["difference"] is None and set(report["results"][1]["difference"]) >= {"low", "high"}
 
 
+def test_eval_reads_configurations_from_a_file_and_writes_after_each(invoke, tmp_path, monkeypatch):
+    file, path, written = tmp_path / "configs.txt", tmp_path / "results.json", []
+    file.write_text('# a comment\n\ndecoder=factor\n{"decoder": "fixed", "lookahead": {"drafts": 2}}\n')
+    write = evaluate_module.write_json
+    monkeypatch.setattr(
+        evaluate_module, "write_json", lambda report, to: (written.append(len(report["results"])), write(report, to))
+    )
+    arguments = ("--tasks", "add", "-n", "1", "--max-new-tokens", "4", "-o", str(path))
+    result = invoke("eval", *arguments, "-c", "decoder=fixed", "--configs", str(file))
+    assert result.exit_code == 0, result.output
+    decoders = [entry["config"]["decoder"] for entry in json.loads(path.read_text())["results"]]
+    assert decoders == ["fixed", "factor", "fixed"] and written == [1, 2, 3]
+
+
+def test_the_comparison_of_the_docs_can_be_read():
+    lines = (Path(__file__).parents[2] / "examples" / "comparison.txt").read_text().splitlines()
+    configs = [parse_config(line) for line in lines if not line.startswith("#")]
+    for config in configs:
+        DiffusionGenerationConfig(**config)
+    assert configs[0] == {"decoder": "fixed", "cache_policy": "none"} and len(configs) > 40
+
+
 def test_eval_as_json_prints_nothing_else(invoke):
     result = invoke("eval", "--tasks", "add", "-n", "1", "--max-new-tokens", "4", "--json", "-c", "decoder=fixed")
     assert len(json.loads(result.stdout)["results"]) == 1
@@ -69,7 +96,7 @@ def test_bench_measures_and_writes(invoke, tmp_path, monkeypatch):
     result = invoke("bench", *arguments, "--output", str(path))
     assert result.exit_code == 0, result.output
     measured = json.loads(path.read_text())["overhead"]["given"]
-    assert [entry["decoder"] for entry in measured] == ["fixed", "threshold"]
+    assert [entry["config"]["decoder"] for entry in measured] == ["fixed", "threshold"]
     assert measured[0]["forwards"] == 64 and all(entry["ratio"] > 1 for entry in measured)
 
 

@@ -6,7 +6,15 @@ import pytest
 import torch
 from models import byte_tokenizer, tiny_llada
 
-from dllm_generate.evaluation.bench import FIXED_ENVIRONMENT, fixed_environment, measure_overhead, measure_speed
+from dllm_generate.caches import POLICIES
+from dllm_generate.decoders import DECODERS
+from dllm_generate.evaluation.bench import (
+    FIXED_ENVIRONMENT,
+    fixed_environment,
+    measure_overhead,
+    measure_speed,
+    overhead_configs,
+)
 from dllm_generate.evaluation.memory import StepMeter, measure_memory
 from dllm_generate.evaluation.tasks import Problem
 
@@ -19,11 +27,19 @@ def pair():
 
 
 def test_overhead_compares_a_call_with_its_own_forwards(pair):
-    fixed, factor = measure_overhead(pair[0], ["fixed", "factor"], runs=2, prompt_length=8, new_tokens=32)
+    fixed, factor = measure_overhead(
+        pair[0], overhead_configs(["fixed", "factor"]), runs=2, prompt_length=8, new_tokens=32
+    )
     assert fixed.forwards == 32 > factor.forwards
     assert len(fixed.ratios) == 2 and fixed.ratio > 1
     assert fixed.loop_ms > 0 and fixed.forward_ms > 0
     assert not pair[0].get_decoder()._forward_hooks and not pair[0].get_output_embeddings()._forward_pre_hooks
+
+
+def test_overhead_is_measured_of_every_decoder_and_policy():
+    configs = overhead_configs()
+    assert {config["decoder"] for config in configs} == set(DECODERS.parts)
+    assert {config["cache_policy"] for config in configs} == set(POLICIES.parts)
 
 
 def test_speed_takes_turns_and_compares_with_the_first(pair):
