@@ -1,11 +1,17 @@
 """Text generation with diffusion language models behind transformers' `model.generate()`."""
 
+from .attaching import attach, diffusion_generate
 from .caches import POLICIES, CachePolicy, DiffusionCache
 from .canvas import Canvas
 from .config import DiffusionGenerationConfig
 from .decoders import DECODERS, Decoder, DecoderOutput, DecoderState
+from .families.dream import DreamConfig, DreamForMaskedDiffusion
+from .families.fast_dllm import Fast_dLLM_QwenConfig, Fast_dLLM_QwenForCausalLM
 from .families.llada import LLaDAConfig, LLaDAForMaskedDiffusion
-from .mixin import DiffusionGenerationMixin, attach, diffusion_generate
+from .families.llada2 import LLaDA2MoeConfig, LLaDA2MoeForMaskedDiffusion
+from .families.lladamoe import LLaDAMoEConfig, LLaDAMoEForMaskedDiffusion
+from .families.sdar import SDARConfig, SDARForCausalLM
+from .mixin import DiffusionGenerationMixin
 from .output import DiffusionGenerateOutput
 from .schedules import SCHEDULES, Schedule
 from .streamers import RowStreamer
@@ -13,11 +19,9 @@ from .streamers import RowStreamer
 __version__ = "0.1.0"
 
 __all__ = [
-    "DECODERS",
-    "POLICIES",
-    "SCHEDULES",
     "CachePolicy",
     "Canvas",
+    "DECODERS",
     "Decoder",
     "DecoderOutput",
     "DecoderState",
@@ -25,9 +29,21 @@ __all__ = [
     "DiffusionGenerateOutput",
     "DiffusionGenerationConfig",
     "DiffusionGenerationMixin",
+    "DreamConfig",
+    "DreamForMaskedDiffusion",
+    "Fast_dLLM_QwenConfig",
+    "Fast_dLLM_QwenForCausalLM",
+    "LLaDA2MoeConfig",
+    "LLaDA2MoeForMaskedDiffusion",
     "LLaDAConfig",
     "LLaDAForMaskedDiffusion",
+    "LLaDAMoEConfig",
+    "LLaDAMoEForMaskedDiffusion",
+    "POLICIES",
     "RowStreamer",
+    "SCHEDULES",
+    "SDARConfig",
+    "SDARForCausalLM",
     "Schedule",
     "attach",
     "diffusion_generate",

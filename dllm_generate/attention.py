@@ -16,13 +16,14 @@ def check_backend(implementation: str | None) -> None:
 
 
 def attention_mask(visible: torch.Tensor, *, implementation: str | None, dtype: torch.dtype) -> torch.Tensor:
-    """Builds the mask of a bidirectional forward.
+    """Builds the mask of a forward.
 
     Every query sees every visible key, unless `visible` says it per query; queries that stand for no cell do too, so
     that no row is fully masked.
 
     Args:
-        visible: `(B, S)` bool, the keys that are real and visible; or `(B, Q, S)`, see [`shadowed`].
+        visible: `(B, S)` bool, the keys that are real and visible; or `(B, Q, S)`, see [`block_causal`] and
+            [`shadowed`].
         implementation: the model's `attn_implementation`.
         dtype: dtype of the hidden states.
 
@@ -33,6 +34,19 @@ def attention_mask(visible: torch.Tensor, *, implementation: str | None, dtype: 
     if implementation != "eager":
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+
+
+def block_causal(visible: torch.Tensor, query_blocks: torch.Tensor, key_blocks: torch.Tensor) -> torch.Tensor:
+    """What each query sees where no block sees a later one.
+
+    Args:
+        visible: `(B, S)` bool, the keys that are real and visible.
+        query_blocks, key_blocks: `(B, Q)` and `(B, S)` numbers of their blocks.
+
+    Returns:
+        `(B, Q, S)` bool.
+    """
+    return visible[:, None] & (key_blocks[:, None] <= query_blocks[..., None])
 
 
 def shadowed(

@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME, cached_file
 
-from .mixin import DiffusionGenerationMixin, attach
+from .attaching import attach
+from .mixin import DiffusionGenerationMixin
 from .registry import require
 
 NAME = "dllm-tiny"
@@ -52,7 +55,7 @@ def load(
 
     Raises:
         FileNotFoundError: if the bundled model or a folder that is clearly meant as one is missing.
-        OSError: if there is no such model.
+        OSError: if the model is neither a local folder nor to be had from the Hub.
         ValueError: for a dtype or a device that torch has not.
 
     Example:
@@ -66,11 +69,26 @@ def load(
         source = str(Path(source).expanduser())
         if not Path(source).is_dir():
             raise FileNotFoundError(f"There is no folder {source!r}.")
+    _check_source(source)
     tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     loaded = AutoModelForCausalLM.from_pretrained(
         source, dtype=dtype, device_map=device or default_device(), trust_remote_code=trust_remote_code
     ).eval()
     return loaded if isinstance(loaded, DiffusionGenerationMixin) else attach(loaded), tokenizer
+
+
+def _check_source(source: str) -> None:
+    """Asks for one small file, before every part of the model is looked for in vain."""
+    if Path(source).is_dir():
+        return
+    try:
+        cached_file(source, CONFIG_NAME)
+    except OSError as error:
+        first_line = str(error).split("\n")[0]
+        reason = "HF_HUB_OFFLINE is set, and it is not cached." if constants.HF_HUB_OFFLINE else first_line
+        raise OSError(
+            f"`model` is {source!r}, which is no local folder, nor to be had from the Hub: {reason}"
+        ) from error
 
 
 def _check_device(device: str | None) -> None:

@@ -24,6 +24,8 @@ class Canvas(Rows):
         commit_step (`LongTensor (B, 1 + T)`): step of the row in which the position was committed, -1 elsewhere.
         confidence (`FloatTensor (B, 1 + T)`): confidence of the committed token at that step, 0 elsewhere.
         start, end (`LongTensor (B,)`): first real column, and the column behind the last one.
+        limit (`LongTensor (B,)`): column behind the last one that is returned. What follows up to `end` is surplus:
+            decoded, since the model must see whole blocks.
         origin (`LongTensor (B,)`): first column of the row's first block.
         first_open, first_eos (`LongTensor (B,)`): column of the left-most open position, and of the left-most
             committed EOS; `T + 1` where there is none.
@@ -33,6 +35,11 @@ class Canvas(Rows):
         eos_token_ids (`tuple[int, ...]`): committing one of these may end a row.
         mask_token_id (`int`): id of open positions.
         revocable (`bool`): a committed token is final only when its block is finished.
+        block_ids (`LongTensor (B, 1 + T)`): number of the block of each cell, for block-causal attention; None where
+            all cells see each other. That of the scratch column is larger than all others.
+        held (`LongTensor (B,)`): a column of the block that a row stays in though nothing of it is open, `T + 1` where
+            there is none; None if no decoder asks for it.
+        span (`int`): no row has more columns than this from its first to its last open position.
         first (`int`): first column of the prompts. Columns in front of it are padding, made for a longer prompt that
             shares the columns (guidance); they are not returned.
     """
@@ -46,6 +53,7 @@ class Canvas(Rows):
     confidence: torch.Tensor
     start: torch.Tensor
     end: torch.Tensor
+    limit: torch.Tensor
     origin: torch.Tensor
     first_open: torch.Tensor
     first_eos: torch.Tensor
@@ -55,6 +63,9 @@ class Canvas(Rows):
     eos_token_ids: tuple[int, ...] = ()
     mask_token_id: int = 0
     revocable: bool = False
+    block_ids: torch.Tensor | None = None
+    held: torch.Tensor | None = None
+    span: int = 0
     first: int = 1
 
     @classmethod
@@ -68,6 +79,7 @@ class Canvas(Rows):
         fill_token_id: int,
         eos_token_ids: tuple[int, ...] = (),
         infill: bool = False,
+        layout: "Layout | None" = None,
     ) -> "Canvas":
         """Lays out prompts and open positions.
 
@@ -79,9 +91,12 @@ class Canvas(Rows):
             fill_token_id: id written to padding.
             eos_token_ids: ids that end a row.
             infill: open every prompt cell that holds the mask id, and append nothing.
+            layout: of the blocks of a block-causal model; surplus cells fill up the last one.
         """
         prompt, real = _left_padded(input_ids, attention_mask, fill_token_id)
         batch = prompt.shape[0]
+        surplus = torch.zeros_like(prompt[:, 0]) if layout is None else layout.surplus(real.sum(1), new_tokens)
+        limit, new_tokens = 1 + prompt.shape[1] + new_tokens, new_tokens + int(surplus.max())
         blank = lambda width, value, dtype: prompt.new_full((batch, width), value, dtype=dtype)  # noqa: E731
         ids = torch.cat([blank(1, fill_token_id, torch.long), prompt, blank(new_tokens, mask_token_id, torch.long)], 1)
         real = torch.cat([blank(1, 0, torch.bool), real, blank(new_tokens, 1, torch.bool)], 1)
@@ -90,8 +105,10 @@ class Canvas(Rows):
         if infill:
             opened = real & (ids == mask_token_id)
         columns = torch.arange(ids.shape[1], device=ids.device)
+        end = limit + surplus
+        real, opened = real & (columns < end[:, None]), opened & (columns < end[:, None])
         first_open = torch.where(opened, columns, columns.numel()).amin(1)
-        return cls(
+        canvas = cls(
             input_ids=ids,
             real=real,
             position_ids=(real.long().cumsum(1) - 1).clamp(min=0),
@@ -100,7 +117,8 @@ class Canvas(Rows):
             commit_step=torch.full_like(ids, -1),
             confidence=torch.zeros(ids.shape, dtype=torch.float32, device=ids.device),
             start=real.int().argmax(1),
-            end=torch.full_like(first_open, columns.numel()),
+            end=end,
+            limit=torch.full_like(end, limit),
             origin=first_open,
             first_open=first_open.clone(),
             first_eos=torch.full_like(first_open, columns.numel()),
@@ -109,12 +127,26 @@ class Canvas(Rows):
             forwards=torch.zeros_like(first_open),
             eos_token_ids=eos_token_ids,
             mask_token_id=mask_token_id,
+            span=prompt.shape[1] if infill else new_tokens,
         )
+        if layout is not None:
+            canvas.block_ids = layout.block_ids(canvas)
+        return canvas
 
     @property
     def width(self) -> int:
         """Number of columns, the scratch column included."""
         return self.input_ids.shape[1]
+
+    @property
+    def frontier(self) -> torch.Tensor:
+        """`(B,)`: a column of the block that is next to work on; `T + 1` where there is none."""
+        return self.first_open if self.held is None else torch.minimum(self.first_open, self.held)
+
+    def hold(self, column: torch.Tensor, stays: torch.Tensor, ran: torch.Tensor) -> None:
+        """Keeps the rows that stay (`(B,)`) in the block of `column` `(B,)`, and lets the others that ran go on."""
+        held = torch.full_like(column, self.width) if self.held is None else self.held
+        self.held = torch.where(ran, torch.where(stays, column, self.width), held)
 
     def commit(
         self,
@@ -166,6 +198,37 @@ class Canvas(Rows):
             value = getattr(self, field.name)
             if isinstance(value, torch.Tensor):
                 value[other.row] = getattr(other, field.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a block-causal model cuts a row into blocks.
+
+    Args:
+        block_length (`int`): positions of a block.
+        prompt_is_one_block (`bool`): the prompt is block 0, however long, and blocks are counted from its end. False:
+            blocks begin at multiples of `block_length`, and one may hold the end of the prompt.
+    """
+
+    block_length: int
+    prompt_is_one_block: bool = False
+
+    def surplus(self, prompt_lengths: torch.Tensor, new_tokens: int) -> torch.Tensor:
+        """Positions `(B,)` that fill up the last block of a row."""
+        before = torch.zeros_like(prompt_lengths) if self.prompt_is_one_block else prompt_lengths
+        return -(before + new_tokens) % self.block_length
+
+    def block_ids(self, canvas: Canvas) -> torch.Tensor:
+        """Number of the block of each cell `(B, 1 + T)`."""
+        positions = canvas.position_ids
+        if self.prompt_is_one_block:
+            origin = canvas.origin.clamp(max=canvas.width - 1)[:, None]
+            blocks = 1 + (positions - positions.gather(1, origin)).div(self.block_length, rounding_mode="floor")
+            blocks = torch.where(torch.arange(canvas.width, device=blocks.device) < origin, 0, blocks)
+        else:
+            blocks = positions.div(self.block_length, rounding_mode="floor")
+        blocks[:, 0] = canvas.width
+        return blocks
 
 
 def _is_any(tokens: torch.Tensor, ids: tuple[int, ...]) -> torch.Tensor:

@@ -1,17 +1,13 @@
 """What can only be checked once a call is prepared: ids, lengths and streamers, before anything is allocated."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from .registry import is_int, require
+from .request import Request
 from .streamers import check_streamer
 
-if TYPE_CHECKING:
-    from .generation import Request
 
-
-def check_request(request: "Request") -> None:
+def check_request(request: Request) -> None:
     """Raises ValueError for ids that the model has not, a text that is too long, and a streamer out of place."""
     vocabulary = request.vocabulary
     _check_prompt(request.input_ids, "input_ids", vocabulary)
@@ -31,7 +27,7 @@ def _check_prompt(ids: torch.Tensor, option: str, vocabulary: int) -> None:
     require(0 <= low and high < vocabulary, option, f"{low} to {high}", f"within the {vocabulary} tokens of the model")
 
 
-def _check_special(request: "Request", vocabulary: int) -> None:
+def _check_special(request: Request, vocabulary: int) -> None:
     config = request.config
     allowed = f"token ids from 0 to {vocabulary - 1}"
     named = {
@@ -40,9 +36,15 @@ def _check_special(request: "Request", vocabulary: int) -> None:
     }
     for option, ids in named.items():
         require(all(is_int(i) and 0 <= i < vocabulary for i in ids), option, getattr(config, option), allowed)
+    for option in ("eos_token_id", "pad_token_id"):
+        value = getattr(config, option)
+        # The model's own may stem from a larger vocabulary: of them, those that it cannot write are left out.
+        if value is not None and value != getattr(request.model.generation_config, option):
+            ids = value if isinstance(value, (list, tuple)) else [value]
+            require(all(0 <= i < vocabulary for i in ids), option, value, allowed)
 
 
-def _check_length(request: "Request", mask: torch.Tensor | None, ids: torch.Tensor) -> None:
+def _check_length(request: Request, mask: torch.Tensor | None, ids: torch.Tensor) -> None:
     limit = getattr(request.model.config, "max_position_embeddings", None)
     longest = ids.shape[1] if mask is None else int((mask != 0).sum(1).max())
     if limit is not None and longest + request.new_tokens > limit:
@@ -52,7 +54,7 @@ def _check_length(request: "Request", mask: torch.Tensor | None, ids: torch.Tens
         )
 
 
-def _check_negative(request: "Request", ids: torch.Tensor, mask: torch.Tensor | None, vocabulary: int) -> None:
+def _check_negative(request: Request, ids: torch.Tensor, mask: torch.Tensor | None, vocabulary: int) -> None:
     batch, option = request.input_ids.shape[0], "negative_prompt_ids"
     require(ids.dim() == 2 and ids.numel() > 0, option, tuple(ids.shape), "a prompt of shape (batch, length)")
     require(batch % ids.shape[0] == 0, option, tuple(ids.shape), f"of as many rows as the batch has, {batch}")

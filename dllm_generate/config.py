@@ -26,9 +26,12 @@ class DiffusionGenerationConfig(GenerationConfig):
 
     Args:
         decoder (`str` or `Decoder`): which predictions of a step are committed: `"fixed"`, `"threshold"`, `"factor"`,
-            `"joint"`, `"hierarchical"`, `"remasking"`, `"credit"`, `"entropy_bound"`, `"klass"`, `"wino"`.
-        schedule (`str` or `Schedule`): which positions may be committed now: `"blockwise"`.
-        cache_policy (`str` or `CachePolicy`): what a step recomputes: `"none"`, `"prefix"`, `"dual"`, `"vicinity"`.
+            `"joint"`, `"hierarchical"`, `"remasking"`, `"credit"`, `"entropy_bound"`, `"klass"`, `"wino"`, `"dynamic"`,
+            `"editing"`, `"paced"`, `"dream"`.
+        schedule (`str` or `Schedule`): which positions may be committed now: `"blockwise"`, `"block_diffusion"`,
+            `"seeded"`.
+        cache_policy (`str` or `CachePolicy`): what a step recomputes: `"none"`, `"prefix"`, `"dual"`, `"vicinity"`,
+            `"block"`, `"sub_block"`.
         decoder_config, schedule_config, policy_config (`dict`): further hyper-parameters of the three.
         block_length (`int`): positions of a block; longer than the answer decodes the whole canvas at once.
         steps (`int`): denoising steps over the whole answer (decoder `"fixed"`). Unset: one token per step.
@@ -143,6 +146,12 @@ class DiffusionGenerationConfig(GenerationConfig):
                 output[kind.option] = name
                 output[kind.home] = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
         return output
+
+    def to_json_file(self, *args: Any, **kwargs: Any) -> None:
+        """As transformers'. Raises ValueError for an instance whose class is not registered under a name."""
+        for kind, registry in zip(KINDS, ("DECODERS", "SCHEDULES", "POLICIES")):
+            kind.refuse_unregistered(getattr(self, kind.option), f"dllm_generate.{registry}.register")
+        super().to_json_file(*args, **kwargs)
 
     def to_diff_dict(self) -> dict[str, Any]:
         """As transformers', without the own options that are unset."""

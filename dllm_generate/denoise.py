@@ -7,7 +7,7 @@ import torch
 from .caches import Plan
 from .canvas import Canvas
 from .forward import block_scores
-from .progress import mostly_tied, reopened, with_progress
+from .progress import checked, faults, mostly_tied, revised, with_progress
 from .run import Run
 from .schedules import Blocks
 from .window import Group, Launch, Window, read
@@ -24,7 +24,8 @@ def denoise(run: Run, observers: Iterable[Callable[[Run], None]] = ()) -> Canvas
         The canvas.
 
     Raises:
-        ValueError: naming the rows, if a model gives scores that are not finite, or everything is banned.
+        ValueError: naming the rows, if a model gives scores that are not finite, everything is banned, or a decoder
+            predicts the mask id; naming the decoder, if what it returns has a wrong form.
     """
     canvas = run.canvas.select(run.canvas.row)
     if run.drafts is not None:
@@ -58,7 +59,12 @@ def prepare(run: Run, launch: Launch | None = None) -> tuple[Blocks, Plan, Windo
         blocks = blocks.without(run.drafts.idle)
     plan = run.policy.plan(run.canvas, blocks, run.cache_state)
     window = Window.of(run, blocks, plan)
-    return blocks if launch is None else blocks.without(launch.misfits(window)), plan, window
+    if launch is None:
+        return blocks, plan, window
+    idle = launch.misfits(window)
+    if run.drafts is not None:
+        idle = run.drafts.together(idle if run.cache is None else idle | plan.refresh, blocks.ran)
+    return blocks.without(idle), plan, window
 
 
 def advance(run: Run, blocks: Blocks, plan: Plan, window: Window, launch: Launch) -> None:
@@ -95,21 +101,26 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[Grou
     block_ids = canvas.input_ids.gather(1, columns).view(-1, length)
     if run.decoder.revocable:
         state.editable = canvas.editable.gather(1, columns).view(-1, length) & live[:, None]
-    output = run.decoder(
-        block_ids, scores, open_mask=open_mask, ran=live, state=state, threshold=_threshold(run, slots)
-    )
-    if output.reopen is not None and state.editable is not None:
-        again = reopened(output.reopen, output.commit, open_mask, state.editable)
+    threshold = _threshold(run, slots)
+    output = run.decoder(block_ids, scores, open_mask=open_mask, ran=live, state=state, threshold=threshold)
+    output = checked(output, run.decoder, open_mask)
+    if state.editable is not None:
+        again, output.commit = revised(output, open_mask, state.editable)
         canvas.reopen(columns, again.view(batch, -1))
         open_mask = open_mask | again
     if run.tied is not None:
         run.tied = run.tied | mostly_tied(output.confidence, open_mask)
-    commit = with_progress(output.commit & open_mask, output.confidence, open_mask, blocks.force.flatten())
+    force = blocks.force.flatten() if output.waits is None else blocks.force.flatten() & ~output.waits
+    commit = with_progress(output.commit & open_mask, output.confidence, open_mask, force)
 
+    fault = faults(scores, output.tokens, open_mask, commit, canvas.mask_token_id)
     tokens, confidence, commit = (x.view(batch, -1) for x in (output.tokens, output.confidence, commit))
-    run.invalid = run.invalid | (~scores.amax(-1).isfinite() & open_mask).view(batch, -1).any(1)
-    # The next host read raises. Until then nothing of such a step may reach a streamer or a criterion.
-    canvas.commit(columns, tokens, confidence, commit & ~run.invalid[:, None], run.steps)
+    run.fault = run.fault | fault.view(batch, -1).amax(1)
+    # After a fault the next host read raises. Until then nothing of such a step may reach a streamer or a criterion:
+    # the comparison leaves its commits out.
+    canvas.commit(columns, tokens, confidence, commit > run.fault[:, None], run.steps)
+    if output.settled is not None:
+        canvas.hold(columns.amax(1), ~output.settled.view(batch, -1).all(1), ran)
     canvas.forwards = canvas.forwards + ran
     state.step = state.step + live
     run.cache_state.advance(plan, blocks)

@@ -56,6 +56,13 @@ class Drafts(Rows):
         rows = torch.arange(0, run.steps.numel(), self.copies, device=run.steps.device)
         return dataclasses.replace(run, canvas=run.canvas.select(rows), drafts=None)
 
+    def together(self, idle: torch.Tensor, ran: torch.Tensor) -> torch.Tensor:
+        """Lets a row and its copies wait for each other.
+
+        Args: `(R,)` copies that cannot take part in a step, and those that are to.
+        """
+        return (idle & ran).view(-1, self.copies).any(1).repeat_interleave(self.copies)
+
     def settle(self, run: "Run", blocks: "Blocks", plan: "Plan", scores: torch.Tensor, *, refreshed: bool) -> None:
         """Takes every row to the furthest draft that it reaches, and makes new guesses.
 
@@ -65,11 +72,14 @@ class Drafts(Rows):
             scores: `(R, k, V)` of the step.
             refreshed: whether some copy rewrote more of the cache than its next window.
         """
-        columns = blocks.columns[:, 0]
-        reached = self._reached(run, blocks, plan, columns)
-        number = reached.view(-1, 1) + torch.arange(0, run.steps.numel(), self.copies, device=reached.device)[:, None]
-        run.select(number.expand(-1, self.copies).flatten(), keys_and_values=refreshed)
-        run.drafts._guess(run, blocks.index[:, 0], columns, scores[number[:, 0]])  # type: ignore[union-attr]
+        columns, own = blocks.columns[:, 0], torch.arange(run.steps.numel(), device=scores.device).view(-1, self.copies)
+        reached = own[:, :1] + self._reached(run, blocks, plan, columns)[:, None]
+        # Rows of which no copy ran keep their guesses: they have no scores to make others from.
+        waits = ~blocks.ran.view(-1, self.copies).any(1, keepdim=True).expand_as(own)
+        number = torch.where(waits, own, reached)
+        run.select(number.flatten(), keys_and_values=refreshed)
+        guess = run.drafts._guess  # type: ignore[union-attr]
+        guess(run, blocks.index[:, 0], columns, scores[number[:, 0]], waits.flatten())
 
     def _number(self, run: "Run") -> torch.Tensor:
         """`(R,)`: 0 for the row itself, then 1, 2 ... for its drafts."""
@@ -87,8 +97,14 @@ class Drafts(Rows):
         )
         # Behind a refresh the keys and values of other copies are of no use.
         ends = canvas.finished if run.cache is None else canvas.finished | plan.refresh
+        # The scratch column stands in for what a block is short of; it may hold anything.
+        ids, after_ids = (x.masked_fill((columns == 0).view_as(x), 0) for x in (ids, after_ids))
         follows = self._follows(ids, opened, after_ids, after_open)
         follows = follows & blocks.ran.view(-1, 1, copies) & ~ends.view(-1, copies, 1)
+        if self.settings.lossless:
+            # The number of a step counts, too: a row may come to a guess sooner than the guess has it.
+            steps = run.steps.view(-1, copies)
+            follows = follows & (steps[:, :, None] == (run.steps - blocks.ran.long()).view(-1, 1, copies))
 
         known = (~opened).sum(-1)
         here, row = torch.zeros_like(known[:, 0]), torch.arange(known.shape[0], device=known.device)
@@ -117,8 +133,13 @@ class Drafts(Rows):
         known = (~opened).sum(-1)
         return equal.all(-1) & (known[:, None] > known[:, :, None])
 
-    def _guess(self, run: "Run", index: torch.Tensor, columns: torch.Tensor, scores: torch.Tensor) -> None:
-        """Writes new guesses into the copies, where the rows go on in the block that the scores are for."""
+    def _guess(
+        self, run: "Run", index: torch.Tensor, columns: torch.Tensor, scores: torch.Tensor, waits: torch.Tensor
+    ) -> None:
+        """Writes new guesses into the copies, where the rows go on in the block that the scores are for.
+
+        Args: waits `(R,)`: copies that keep the guess they have.
+        """
         copies, canvas = self.copies, run.canvas
         blocks = run.schedule.active(canvas)
         opened = canvas.open.gather(1, columns) & (blocks.index[:, 0] == index)[:, None] & ~canvas.finished[:, None]
@@ -131,13 +152,17 @@ class Drafts(Rows):
             guesses = tree(scores, opened[first], self.settings.drafts)
         tokens, chosen, ahead = (self._beside(x) for x in guesses)
         # A draft that completes its block would run in the next one, on other keys and values.
-        chosen = chosen & (opened & ~chosen).any(1, keepdim=True)
-        self.idle = ~chosen.any(1) & (self._number(run) > 0)
+        chosen = chosen & (opened & ~chosen).any(1, keepdim=True) & ~waits[:, None]
+        self.idle = torch.where(waits, self.idle, ~chosen.any(1) & (self._number(run) > 0))
         ahead = torch.where(chosen.any(1), ahead, 0)
         canvas.commit(columns, tokens, torch.zeros_like(tokens, dtype=torch.float32), chosen, run.steps)
         run.state.step = run.state.step + ahead
         run.cache_state.steps, run.cache_state.age = run.cache_state.steps + ahead, run.cache_state.age + ahead
         self.input_ids, self.open = canvas.input_ids.gather(1, columns), canvas.open.gather(1, columns)
+        if run.cache is not None:
+            # The refresh of a guess would be a further forward, as wide as the canvas.
+            refresh = run.policy.plan(canvas, run.schedule.active(canvas), run.cache_state).refresh
+            self.idle = self.idle | refresh & (self._number(run) > 0)
 
     def _beside(self, guesses: torch.Tensor) -> torch.Tensor:
         """Lays guesses `(B, d, ...)` out over the copies `(R, ...)`; zeros for the rows themselves."""

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from torch.nn.functional import pad
 
-from .attention import shadowed
+from .attention import block_causal, shadowed
 from .guidance import View
 from .rows import Rows
 from .run import Run
@@ -74,7 +74,9 @@ def _verify(run: Run, hidden: torch.Tensor, columns: torch.Tensor) -> None:
     scores = run.backbone.scores(hidden)
     scores = scores if run.guidance is None else run.guidance.merge(scores)
     columns = columns[: scores.shape[0]]
-    scores = run.constraints(scores, run.canvas, columns)
+    # A penalty would count the token that is being rated.
+    constraints = dataclasses.replace(run.constraints, penalty=1.0)
+    scores = constraints(scores, run.canvas, columns)
     probability = run.state.sampler.probability(scores, run.canvas.input_ids.gather(1, columns))
     run.state.verification = probability.view(run.state.block.numel(), -1)
 
@@ -138,7 +140,10 @@ def _aimed(run: Run, view: View, query: _Query, columns: torch.Tensor, rows: tor
         run.cache.seek(slots, rows)
     if shadow is not None:
         return shadowed(visible, cells, shadow, queries=columns.shape[1], total=total)
-    missing = total - visible.shape[1]
+    if view.block_ids is not None:
+        keys = view.block_ids if run.cache is not None else view.block_ids.gather(1, columns)
+        visible = block_causal(visible, view.block_ids.gather(1, columns), keys)
+    missing = total - visible.shape[-1]
     return pad(visible, (0, missing)) if missing else visible
 
 

@@ -1,29 +1,27 @@
 """From a prepared call to its output."""
 
-import dataclasses
 import functools
 import logging
 import warnings
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers import LogitsProcessorList
 
 from .backbone import Backbone
 from .caches import POLICIES, DiffusionCache
 from .caches.base import CacheState
-from .canvas import Canvas
+from .canvas import Canvas, Layout
 from .checks import check_request
-from .config import DiffusionGenerationConfig
 from .constraints import WARPERS, Constraints
 from .decoders import DECODERS, Decoder
 from .denoise import denoise
 from .drafts import Drafts
-from .families import Family
 from .guidance import Guidance
 from .lookahead import Lookahead
 from .options import is_sampling
 from .output import DiffusionGenerateOutput, assemble
+from .request import Request
 from .run import Run
 from .sampling import Sampler
 from .schedules import SCHEDULES, Schedule
@@ -34,62 +32,6 @@ from .streamers import Emitter, StopStrings
 logger = logging.getLogger("dllm_generate")
 # Columns times new tokens from which a run without a cache spends most of its time on what a cache would keep.
 LONG_RUN = 1 << 18
-
-
-@dataclasses.dataclass
-class GuidanceRequest:
-    """Guidance as the user gave it."""
-
-    scale: float
-    negative_ids: torch.Tensor | None = None
-    negative_mask: torch.Tensor | None = None
-
-
-@dataclasses.dataclass
-class Request:
-    """A call of generate after transformers' preparation.
-
-    Attributes:
-        input_ids: `(B, P)`, already repeated for `num_return_sequences`.
-        attention_mask: `(B, P)` or None.
-        processors, criteria: transformers' prepared lists.
-    """
-
-    model: Any
-    family: Family
-    config: DiffusionGenerationConfig
-    input_ids: torch.Tensor
-    attention_mask: torch.Tensor | None
-    processors: LogitsProcessorList
-    criteria: StoppingCriteriaList
-    guidance: GuidanceRequest | None = None
-    streamer: Any = None
-    tokenizer: Any = None
-
-    @property
-    def new_tokens(self) -> int:
-        """Columns to append."""
-        return 0 if self.config.infill else self.config.max_length - self.input_ids.shape[1]
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of token ids that the model has."""
-        return self.model.get_input_embeddings().weight.shape[0]
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """Those that the model can write: defaults of a larger vocabulary are left out."""
-        ids = self.config.eos_token_id
-        given = () if ids is None else tuple(ids) if isinstance(ids, (list, tuple)) else (ids,)
-        return tuple(i for i in given if 0 <= i < self.vocabulary)
-
-    @property
-    def pad_token_id(self) -> int:
-        """Fills what belongs to no text."""
-        pad = self.config.pad_token_id
-        if pad is not None and 0 <= pad < self.vocabulary:
-            return pad
-        return self.eos_token_ids[0] if self.eos_token_ids else 0
 
 
 def run_request(request: Request) -> torch.Tensor | DiffusionGenerateOutput:
@@ -130,20 +72,23 @@ def build_run(request: Request) -> Run:
     config.block_length = getattr(schedule, "block_length", config.block_length)
     for part in (schedule, policy, decoder):
         part.validate(family, config)
-    canvas, guidance = _canvases(request)
+    canvas, guidance = _canvases(request, schedule.layout(family))
     canvas.revocable = decoder.revocable
     if not policy.uses_cache and canvas.width * request.new_tokens >= LONG_RUN:
         _hint_at_caches()
     halves = 1 if guidance is None else 2
     static = config.cache_implementation == "static"
-    sampler = _sampler(request, decoder)
+    sampler, blocks = _sampler(request, decoder), schedule.active(canvas)
+    # Between the positions to fill there may be whole blocks of fixed text.
+    if not config.infill:
+        decoder.validate_blocks(blocks.count)
     return Run(
         backbone=Backbone(request.model),
         schedule=schedule,
         policy=policy,
         decoder=decoder,
         canvas=canvas,
-        state=decoder.start(schedule.active(canvas), sampler),
+        state=decoder.start(blocks, sampler),
         cache_state=CacheState.begin(canvas),
         constraints=Constraints.build(
             request.processors,
@@ -151,7 +96,7 @@ def build_run(request: Request) -> Run:
             mask_token_id=family.mask_token_id,  # type: ignore[arg-type]
             pad_token_id=request.pad_token_id if config.infill else None,
         ),
-        invalid=torch.zeros_like(canvas.finished),
+        fault=torch.zeros_like(canvas.row),
         logits_shift=family.logits_shift,
         cache=DiffusionCache(halves * canvas.row.numel(), canvas.width, static) if policy.uses_cache else None,
         guidance=guidance,
@@ -165,22 +110,30 @@ def build_run(request: Request) -> Run:
 
 @functools.cache
 def _hint_at_caches() -> None:
-    logger.warning("A long canvas is recomputed in every step: `cache_policy` 'prefix' or 'dual' saves most of it.")
+    logger.warning(
+        "A long canvas is recomputed in every step: `cache_policy` 'prefix' or 'dual', or 'block' with block-causal "
+        "attention, saves most of it."
+    )
 
 
-def _canvases(request: Request) -> tuple[Canvas, Guidance | None]:
+def _canvases(request: Request, layout: Layout | None) -> tuple[Canvas, Guidance | None]:
     """The canvas, and the guidance with an unconditional prompt laid out in the same columns."""
     ids, mask, asked = request.input_ids, request.attention_mask, request.guidance
     mask = torch.ones_like(ids) if mask is None else mask
     if asked is None:
-        return _canvas(request, ids, mask), None
+        return _canvas(request, ids, mask, layout), None
     mask_id: int = request.family.mask_token_id  # type: ignore[assignment]
     if asked.negative_ids is None:
-        canvas = _canvas(request, ids, mask)
+        canvas = _canvas(request, ids, mask, layout)
         return canvas, Guidance.build(asked.scale, canvas, mask_id, None)
     if request.config.infill:
         raise ValueError(
             "`negative_prompt_ids` is given, but must be None with `infill`: the text around is the prompt."
+        )
+    if layout is not None:
+        raise ValueError(
+            "`negative_prompt_ids` is given, but must be None for block-causal attention: the blocks of another prompt "
+            "do not lie beside those of this one."
         )
     negative = asked.negative_ids
     negative_mask = torch.ones_like(negative) if asked.negative_mask is None else asked.negative_mask
@@ -197,7 +150,7 @@ def _widened(ids: torch.Tensor, mask: torch.Tensor, width: int) -> tuple[torch.T
     return torch.nn.functional.pad(ids, padding), torch.nn.functional.pad(mask, padding)
 
 
-def _canvas(request: Request, ids: torch.Tensor, mask: torch.Tensor) -> Canvas:
+def _canvas(request: Request, ids: torch.Tensor, mask: torch.Tensor, layout: Layout | None = None) -> Canvas:
     return Canvas.build(
         ids,
         mask,
@@ -206,6 +159,7 @@ def _canvas(request: Request, ids: torch.Tensor, mask: torch.Tensor) -> Canvas:
         fill_token_id=request.pad_token_id,
         eos_token_ids=request.eos_token_ids,
         infill=bool(request.config.infill),
+        layout=layout,
     )
 
 

@@ -15,17 +15,19 @@ class View(Rows):
     Attributes:
         input_ids, position_ids, real: `(B, 1 + T)`.
         start (`LongTensor (B,)`): first real column.
+        block_ids (`LongTensor (B, 1 + T)` or None): as of the canvas.
     """
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
     real: torch.Tensor
     start: torch.Tensor
+    block_ids: torch.Tensor | None = None
 
     @classmethod
     def of(cls, canvas: Canvas) -> "View":
         """The canvas as it is."""
-        return cls(canvas.input_ids, canvas.position_ids, canvas.real, canvas.start)
+        return cls(canvas.input_ids, canvas.position_ids, canvas.real, canvas.start, canvas.block_ids)
 
 
 @dataclasses.dataclass
@@ -60,6 +62,7 @@ class Guidance(Rows):
             torch.cat([canvas.position_ids, self.prompt.position_ids]),
             torch.cat([canvas.real, self.prompt.real]),
             torch.cat([canvas.start, self.prompt.start]),
+            None if canvas.block_ids is None else torch.cat([canvas.block_ids, canvas.block_ids]),
         )
 
     def merge(self, scores: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """The plug into transformers: the only file that touches private parts of its GenerationMixin."""
 
 import copy
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +12,11 @@ from transformers.generation.logits_process import UnbatchedClassifierFreeGuidan
 
 from .config import DiffusionGenerationConfig
 from .families import family_of
-from .generation import GuidanceRequest, Request, run_request
+from .generation import run_request
 from .inputs import check_arguments, check_inputs, with_mask_of_tokenizer
 from .options import OWN_FIELDS, is_sampling, refuse_autoregressive, refuse_unknown
 from .precedence import resolve
-from .probe import check_model
+from .request import GuidanceRequest, Request
 from .streamers import check_streamer
 
 
@@ -73,6 +72,9 @@ class DiffusionGenerationMixin(GenerationMixin):
             ValueError: for what cannot be honoured, before the first forward; naming the option, the value and what is
                 allowed.
         """
+        # Imported here, since it builds on this class.
+        from .attaching import diffusion_generate
+
         if custom_generate is diffusion_generate:
             custom_generate = None
         check_streamer(streamer, 1)
@@ -167,15 +169,9 @@ class DiffusionGenerationMixin(GenerationMixin):
                 model_kwargs=model_kwargs,
             )
         )
-        if generation_config.guidance_scale not in (None, 1):
-            made.guidance = GuidanceRequest(
-                generation_config.guidance_scale, negative_prompt_ids, negative_prompt_attention_mask
-            )
-        elif negative_prompt_ids is not None:
-            raise ValueError(
-                f"`negative_prompt_ids` is given, but `guidance_scale` is {generation_config.guidance_scale!r}, and "
-                "must be a number other than 1 for it to have an effect."
-            )
+        made.guidance = GuidanceRequest.of(
+            generation_config.guidance_scale, negative_prompt_ids, negative_prompt_attention_mask
+        )
         return made
 
     def _sample(  # type: ignore[override]
@@ -188,7 +184,6 @@ class DiffusionGenerationMixin(GenerationMixin):
         streamer: Any = None,
         **model_kwargs: Any,
     ):
-        tokenizer = model_kwargs.get("tokenizer")
         request = Request(
             model=self,
             family=family_of(self, generation_config),
@@ -199,7 +194,7 @@ class DiffusionGenerationMixin(GenerationMixin):
             criteria=stopping_criteria,
             guidance=getattr(logits_processor, "guidance", None),
             streamer=streamer,
-            tokenizer=tokenizer,
+            tokenizer=model_kwargs.get("tokenizer"),
         )
         return run_request(request)
 
@@ -212,81 +207,16 @@ class DiffusionGenerationMixin(GenerationMixin):
         return self.init_continuous_batching()
 
 
-def attach(model: Any) -> Any:
-    """Gives a loaded model of any class our `generate`, in place.
+def is_prepared(config: Any) -> bool:
+    """Whether transformers has prepared the call: then the config carries the special tokens as tensors."""
+    return hasattr(config, "_pad_token_tensor")
 
-    Args:
-        model: a transformers model. If it belongs to no known family, set `mask_token_id`, `logits_shift` and
-            `attention` in its generation config or in each call.
 
-    Returns:
-        The same model, whose class now derives from [`DiffusionGenerationMixin`] and from its old class.
+def refuse_what_is_lost(*, generation_config: GenerationConfig, logits_processor: Any, **kwargs: Any) -> None:
+    """Raises ValueError for what transformers drops or consumes on the way to a callable `custom_generate`.
 
-    Raises:
-        ValueError: if the model has no base model with a linear head, ignores attention masks, or is causal whatever
-            they say.
+    To be called by that callable itself: what was dropped is two frames up.
     """
-    if not isinstance(model, DiffusionGenerationMixin):
-        check_model(model)
-    return _with_mixin(model)
-
-
-@functools.cache
-def _attached_class(cls: type) -> type:
-    # The class has no name that pickle could import, so an instance says how to make it again.
-    reduce = lambda self: (_new_attached, (cls,), self.__dict__)
-    return type(cls.__name__, (DiffusionGenerationMixin, cls), {"__module__": cls.__module__, "__reduce__": reduce})
-
-
-def _new_attached(cls: type) -> Any:
-    made: Any = _attached_class(cls)
-    return made.__new__(made)
-
-
-def _with_mixin(model: Any) -> Any:
-    if not isinstance(model, DiffusionGenerationMixin):
-        model.__class__ = _attached_class(type(model))
-    config = getattr(model, "generation_config", None) or GenerationConfig()
-    model.generation_config = DiffusionGenerationConfig.upgrade(config)
-    return model
-
-
-def diffusion_generate(model: Any, inputs: torch.Tensor | None = None, **kwargs: Any):
-    """Generates with any model, with or without the mixin.
-
-    Call it as `diffusion_generate(model, **inputs, max_new_tokens=64, streamer=...)`, which takes everything that
-    [`DiffusionGenerationMixin.generate`] takes, or pass it to a stock model as
-    `model.generate(**inputs, generation_config=DiffusionGenerationConfig(...), custom_generate=diffusion_generate)`.
-
-    Args:
-        model: a transformers model; it is not changed.
-        inputs: prompt ids `(B, P)` or `(P,)`.
-        kwargs: as in `generate`.
-
-    Raises:
-        ValueError: as `generate`; and for a streamer, tokenizer or guidance that comes through `custom_generate`, where
-            transformers drops or consumes it.
-    """
-    view = _with_mixin(copy.copy(model))
-    config = kwargs.get("generation_config")
-    # transformers has prepared the call where the config carries the special tokens as tensors.
-    if hasattr(config, "_pad_token_tensor"):
-        return _prepared(model, view, inputs, **kwargs)
-    if type(view) is not type(model):
-        check_model(model)
-    return view.generate(inputs, **kwargs)
-
-
-def _prepared(
-    model: Any,
-    view: Any,
-    input_ids: Any,
-    *,
-    logits_processor,
-    stopping_criteria,
-    generation_config,
-    **model_kwargs: Any,
-):
     caller = inspect.currentframe().f_back.f_back.f_locals  # type: ignore[union-attr]
     for lost in ("streamer", "assistant_model", "negative_prompt_ids"):
         if caller.get(lost) is not None:
@@ -302,14 +232,18 @@ def _prepared(
             f"`guidance_scale` is {generation_config.guidance_scale}, which transformers consumes on the way to a "
             "callable `custom_generate`: call dllm_generate.diffusion_generate(model, ...) instead."
         )
-    if getattr(model_kwargs.get("cache"), "_is_user_defined", False):
+    if getattr(kwargs.get("cache"), "_is_user_defined", False):
         raise ValueError("`cache` is given, but diffusion decoding makes its own: choose `cache_policy` instead.")
-    if type(view) is not type(model):
-        check_model(model)
-    upgraded = DiffusionGenerationConfig.upgrade(generation_config)
-    if getattr(view.config, "use_cache", None) is False:
-        upgraded.use_cache = None
-    refuse_autoregressive(vars(upgraded))
-    resolve(upgraded, set(), family_of(view, upgraded))
-    kept = {"attention_mask": model_kwargs.get("attention_mask")}
-    return view._sample(input_ids, logits_processor, stopping_criteria, upgraded, **kept)
+
+
+def sample_prepared(
+    model: Any, input_ids: Any, *, generation_config: GenerationConfig, attention_mask: Any = None, **kwargs: Any
+):
+    """The rest of `generate`, for a call that transformers has prepared for a model without the mixin."""
+    config = DiffusionGenerationConfig.upgrade(generation_config)
+    if getattr(model.config, "use_cache", None) is False:
+        config.use_cache = None
+    refuse_autoregressive(vars(config))
+    resolve(config, set(), family_of(model, config))
+    prepared = {name: kwargs[name] for name in ("logits_processor", "stopping_criteria")}
+    return model._sample(input_ids, generation_config=config, attention_mask=attention_mask, **prepared)

@@ -75,8 +75,8 @@ def assemble(
 
 def _ends(canvas: Canvas, endings: dict[int, Ending]) -> tuple[torch.Tensor, list[str]]:
     """First column behind the text of each row, and why it ended."""
-    by_eos = canvas.first_eos < canvas.first_open
-    last = torch.where(by_eos, canvas.first_eos + 1, torch.minimum(canvas.end, canvas.first_open))
+    by_eos = canvas.first_eos < torch.minimum(canvas.first_open, canvas.limit)
+    last = torch.where(by_eos, canvas.first_eos + 1, torch.minimum(canvas.limit, canvas.first_open))
     reasons = ["eos" if eos else "length" for eos in by_eos.tolist()]
     for row, ending in endings.items():
         if ending.column < int(last[row]) or not by_eos[row]:

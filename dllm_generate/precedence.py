@@ -5,6 +5,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from .families import Family
+from .families.presets import default_presets
 from .options import FLAT_HYPER_PARAMETERS, KINDS
 from .registry import Registry
 
@@ -47,13 +48,11 @@ def resolve(config: "DiffusionGenerationConfig", explicit: set[str], family: Fam
         family: of the model.
 
     Raises:
-        ValueError: for a family that no schedule serves, and for options that contradict each other.
+        ValueError: for options that contradict each other.
     """
-    if family.attention != "bidirectional":
-        raise ValueError(f"`attention` is {family.attention!r}, but must be 'bidirectional' in this version.")
     if config.use_cache is False and "cache_policy" in explicit and config.cache_policy != "none":
         raise ValueError(f"`use_cache` is False, but `cache_policy` is {config.cache_policy!r}: set only one of them.")
-    preset = {"decoder": "fixed", "schedule": "blockwise", "cache_policy": "none"}
+    preset = default_presets(family.attention)["published"]
     preset.update(family.presets.get(config.preset or "published", {}))
     for kind in KINDS:
         if getattr(config, kind.option) is None:

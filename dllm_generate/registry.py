@@ -50,6 +50,15 @@ class Registry(Generic[T]):
             raise ValueError(f"`{self.option}` is {name!r}, but must be one of {sorted(self.parts)} or an instance.")
         return self.parts[name]
 
+    def refuse_unregistered(self, part: Any, decorator: str) -> None:
+        """Raises ValueError for an instance that cannot be found again by its name, and says how to register it."""
+        cls = type(part)
+        if part is not None and not isinstance(part, str) and self.parts.get(getattr(part, "name", "")) is not cls:
+            raise ValueError(
+                f"`{self.option}` is an instance of {cls.__name__}, which is not registered: a file with it could not "
+                f'be loaded. Decorate the class with @{decorator}("a_name"), here and wherever the file is loaded.'
+            )
+
     def fields(self, name: str) -> list[str]:
         """Names of the hyper-parameters of the part called `name`."""
         return [field.name for field in dataclasses.fields(self.find(name))]  # type: ignore[arg-type]

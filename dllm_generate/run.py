@@ -22,7 +22,7 @@ class Run:
     """One call of generate: its parts, and the state of the rows that are still running.
 
     Attributes:
-        invalid (`BoolTensor (B,)`): rows with a score that is not finite at a position that they could commit.
+        fault (`LongTensor (B,)`): 0, or what was wrong in a step of the row; see `progress.faults`.
         seed (`int` or None): where random numbers are wanted.
         soft: state of iteration smoothing, where it is on.
         drafts: state of look-ahead decoding, where it is on.
@@ -38,7 +38,7 @@ class Run:
     state: DecoderState
     cache_state: CacheState
     constraints: Constraints
-    invalid: torch.Tensor
+    fault: torch.Tensor
     logits_shift: bool = False
     cache: DiffusionCache | None = None
     guidance: Guidance | None = None
@@ -77,4 +77,4 @@ class Run:
         for name in ("canvas", "cache_state", "constraints", "guidance", "soft", "drafts"):
             if getattr(self, name) is not None:
                 setattr(self, name, getattr(self, name).select(rows))
-        self.invalid = self.invalid[rows]
+        self.fault = self.fault[rows]

@@ -59,7 +59,7 @@ class Stopper:
     def _ending(self, run: Run, place: int) -> Ending | None:
         canvas, row = run.canvas, int(run.canvas.row[place])
         begin = self._seen.get(row, int(canvas.origin[place]))
-        end = min(int(canvas.first_open[place]), int(canvas.end[place]), int(canvas.first_eos[place]))
+        end = min(int(canvas.first_open[place]), int(canvas.limit[place]), int(canvas.first_eos[place]))
         if canvas.revocable and not canvas.finished[place]:
             end = min(end, int(run.schedule.settled(canvas)[place]))
         self._seen[row] = max(begin, end)

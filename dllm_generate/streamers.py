@@ -133,7 +133,7 @@ class Emitter:
     def __call__(self, run: Run) -> None:
         canvas = run.canvas
         settled = run.schedule.settled(canvas).tolist()
-        text_end = torch.minimum(torch.minimum(canvas.first_eos, canvas.first_open), canvas.end).tolist()
+        text_end = torch.minimum(torch.minimum(canvas.first_eos, canvas.first_open), canvas.limit).tolist()
         facts = zip(canvas.row.tolist(), canvas.finished.tolist(), canvas.origin.tolist(), settled, text_end)
         for place, (row, finished, origin, block_start, end) in enumerate(facts):
             final = min(end if finished else block_start, end)

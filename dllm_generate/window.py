@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from .caches import Plan
+from .progress import MASK_PREDICTED
 from .run import Run
 from .schedules import Blocks
 
@@ -33,7 +34,8 @@ class Window:
         lo, hi, behind, end, start = plan.lo, plan.hi, blocks.end, plan.visible_end, run.canvas.start
         if run.guidance is not None:
             other = run.guidance.prompt.start
-            start, lo = torch.cat([start, other]), torch.cat([lo, torch.where(plan.refresh, other, lo)])
+            whole = plan.refresh & (lo == start)
+            start, lo = torch.cat([start, other]), torch.cat([lo, torch.where(whole, other, lo)])
             hi, behind, end = (torch.cat([column, column]) for column in (hi, behind, end))
         if run.logits_shift:
             # The hidden row that predicts a position lies one to its left.
@@ -83,18 +85,14 @@ class Launch(NamedTuple):
 
 
 def read(run: Run, blocks: Blocks, plan: Plan, window: Window) -> Launch:
-    """The one host read of a step. Raises ValueError for rows with invalid scores."""
+    """The one host read of a step. Raises ValueError for rows with a fault."""
     batch, models = run.steps.numel(), window.lo.numel()
-    flags = torch.stack([blocks.ran, run.canvas.finished, run.invalid, plan.refresh]).long().flatten()
+    flags = torch.stack([run.fault, blocks.ran, run.canvas.finished, plan.refresh]).flatten()
     packed = torch.cat([window.lo, window.hi, window.behind, flags]).tolist()
     lo, hi, behind = (packed[i * models : (i + 1) * models] for i in range(3))
-    ran, finished, invalid, refresh = (packed[3 * models + i * batch :][:batch] for i in range(4))
-    if any(invalid):
-        rows = [row for row, bad in zip(run.canvas.row.tolist(), invalid) if bad]
-        raise ValueError(
-            f"The model gave NaN or infinite logits, or every token is banned, at an open position of row {rows}. "
-            "Check the weights, the dtype and the banned tokens."
-        )
+    fault, ran, finished, refresh = (packed[3 * models + i * batch :][:batch] for i in range(4))
+    if any(fault):
+        _raise(run, fault)
     running = [row for row in range(batch) if not finished[row]]
     classes: dict[int, Group] = {}
     for half in range(models // batch):
@@ -108,3 +106,18 @@ def read(run: Run, blocks: Blocks, plan: Plan, window: Window) -> Launch:
                 classes[size] = Group(rows, max(widest, width), min(least, skip))
     refreshing = run.cache is not None and any(refresh[row] and ran[row] for row in running)
     return Launch(list(classes.values()), running, refreshing)
+
+
+def _raise(run: Run, fault: list[int]) -> None:
+    """Raises ValueError for the rows with the lowest number of a fault: a decoder is right to trip over bad scores."""
+    which = min(filter(None, fault))
+    rows = [row for row, number in zip(run.canvas.row.tolist(), fault) if number == which]
+    if which == MASK_PREDICTED:
+        raise ValueError(
+            f"`decoder` {type(run.decoder).__name__} committed the mask id {run.canvas.mask_token_id} in row {rows}, "
+            "but must predict other tokens only, such as those of `state.predict(scores)`."
+        )
+    raise ValueError(
+        f"The model gave NaN or infinite logits, or every token is banned, at an open position of row {rows}. "
+        "Check the weights, the dtype and the banned tokens."
+    )

@@ -7,6 +7,7 @@ import torch
 from hypothesis import strategies as st
 from models import EOS, PAD, VOCABULARY, padded
 
+from dllm_generate.schedules.block_diffusion import BlockDiffusionSchedule
 from dllm_generate.schedules.blockwise import BlockwiseSchedule
 
 DECODERS = [
@@ -26,9 +27,17 @@ DECODERS = [
     {"decoder": "klass", "threshold": 0.3, "decoder_config": {"kl_threshold": 1.0}},
     {"decoder": "joint", "threshold": 0.3, "decoder_config": {"joint_threshold": 0.05, "radius": 1, "certain": 0.7}},
     {"decoder": "wino", "threshold": 0.2, "decoder_config": {"verify_threshold": 0.8}},
+    {"decoder": "dynamic", "threshold": 0.4, "steps_per_block": 3},
+    {"decoder": "editing", "threshold": 0.4, "decoder_config": {"editing_threshold": 0.3, "max_post_steps": 2}},
+    {"decoder": "dream"},
+    {"decoder": "dream", "steps": 12, "decoder_config": {"ranking": "margin", "eps": 0.1}},
+    {"decoder": "paced", "threshold": 0.3, "steps": 12},
 ]
-MEMORYLESS = [options for options in DECODERS if options["decoder"] not in ("credit", "klass", "remasking", "wino")]
-FINAL = [options for options in DECODERS if options["decoder"] not in ("remasking", "wino")]
+REVOCABLE = ("remasking", "wino", "editing")
+MEMORYLESS = [options for options in DECODERS if options["decoder"] not in ("credit", "klass", *REVOCABLE)]
+FINAL = [options for options in DECODERS if options["decoder"] not in REVOCABLE]
+# Every step of the others commits. This one also looks at blocks that are complete.
+COMMITTING = [options for options in DECODERS if options["decoder"] != "editing"]
 NO_CACHE = {"cache_policy": "none"}
 POLICIES = [NO_CACHE] + [
     {"cache_policy": name, "policy_config": {"refresh_interval": interval}}
@@ -41,6 +50,17 @@ POLICIES += [
 ]
 # For loops over everything: no second interval.
 GRID = [policy for policy in POLICIES if policy.get("policy_config", {}).get("refresh_interval") in (None, 2)]
+# For block-causal models. A block of theirs has no shadow.
+BLOCK_DECODERS = [options for options in DECODERS if options["decoder"] != "wino"] + [
+    {"decoder": "fixed", "steps_per_block": 3, "decoder_config": {"quota": "block", "ranking": "left_to_right"}},
+    {"decoder": "fixed", "steps_per_block": 7, "decoder_config": {"quota": "block"}},
+    {"decoder": "dynamic", "threshold": 0.5, "decoder_config": {"quota": "block", "ranking": "span"}},
+    {"decoder": "dynamic", "steps_per_block": 2, "threshold": 0.3, "decoder_config": {"quota": "block"}},
+    {"decoder": "entropy_bound", "decoder_config": {"gamma": 2.0, "include_last": True}},
+    {"decoder": "editing", "threshold": 0.9, "decoder_config": {"editing_threshold": 0.2, "at_least": 2}},
+]
+BLOCK_POLICIES = [NO_CACHE, {"cache_policy": "block"}]
+BLOCK_CAUSAL = {"attention": "block_causal", "schedule": "block_diffusion"}
 # Ids that the random model writes often: with them as EOS, rows end early and at different places.
 COMMON = [EOS, 0, 17, 36, 45]
 
@@ -59,7 +79,8 @@ class Case:
 
     def schedule(self, cls, **kwargs):
         """Takes the options of the schedule out, and returns an instance with the same values."""
-        self.options.pop("steps", None)
+        for name in ("steps", "schedule"):
+            self.options.pop(name, None)
         return cls(self.options.pop("block_length"), **self.options.pop("schedule_config"), **kwargs)
 
     def single(self, row: int) -> dict[str, torch.Tensor]:
@@ -93,6 +114,17 @@ def cases(draw, max_rows: int = 3, policies=POLICIES, decoders=DECODERS) -> Case
     return Case(rows, draw(st.sampled_from(["left", "right"])), options)
 
 
+@st.composite
+def block_cases(draw, max_rows: int = 3, decoders=BLOCK_DECODERS, policies=BLOCK_POLICIES) -> Case:
+    """The same for block-causal models, with blocks counted from the first token or from the end of the prompt."""
+    case = draw(cases(max_rows, policies, decoders))
+    case.options |= {**BLOCK_CAUSAL, "schedule_config": {"prompt_is_one_block": draw(st.booleans())}}
+    if "steps" in case.options:
+        # A prompt that ends inside a block makes one block more.
+        case.options["steps"] += 1
+    return case
+
+
 def answer(output: Any, row: int = 0) -> list[int]:
     """Generated ids of a row, EOS included and without the pad behind it."""
     steps = output.commit_step[row]
@@ -106,11 +138,8 @@ class Shared:
         return self
 
 
-@dataclasses.dataclass(frozen=True)
-class Recorder(Shared, BlockwiseSchedule):
-    """Notes, after every step, which rows ran and what is open."""
-
-    log: list = dataclasses.field(default_factory=list)
+class Recording(Shared):
+    """Notes in `log`, after every step, which rows ran and what is open."""
 
     def advance(self, canvas, ran):
         super().advance(canvas, ran)
@@ -118,10 +147,17 @@ class Recorder(Shared, BlockwiseSchedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Idling(Shared, BlockwiseSchedule):
-    """Lets rows idle at random; at least one of those that are not finished goes on. A pure function of the canvas."""
+class Recorder(Recording, BlockwiseSchedule):
+    log: list = dataclasses.field(default_factory=list)
 
-    salt: int = 0
+
+@dataclasses.dataclass(frozen=True)
+class BlockRecorder(Recording, BlockDiffusionSchedule):
+    log: list = dataclasses.field(default_factory=list)
+
+
+class Resting(Shared):
+    """Lets rows idle at random; at least one of those that are not finished goes on. A pure function of the canvas."""
 
     def active(self, canvas):
         blocks = super().active(canvas)
@@ -131,3 +167,13 @@ class Idling(Shared, BlockwiseSchedule):
         luck = torch.where(unfinished, torch.tensor(draws), -1)
         live = unfinished & ((luck >= 500) | (luck == luck.max()))
         return dataclasses.replace(blocks, live=live[:, None], force=live[:, None])
+
+
+@dataclasses.dataclass(frozen=True)
+class Idling(Resting, BlockwiseSchedule):
+    salt: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockIdling(Resting, BlockDiffusionSchedule):
+    salt: int = 0

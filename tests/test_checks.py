@@ -1,5 +1,8 @@
 """Ids, lengths and values that no forward could digest are refused before anything is allocated."""
 
+import copy
+import re
+
 import pytest
 import torch
 from models import MASK, Scripted, counted_forwards, table, tiny_llada
@@ -43,8 +46,31 @@ def test_refused_before_the_first_forward(llada, options, message):
 
 def test_defaults_of_a_larger_vocabulary_do_no_harm():
     model = Scripted(table((5, 0.9), (6, 0.8)))
-    output = model.generate(IDS, max_new_tokens=2, eos_token_id=[999, 6], pad_token_id=999)
-    assert output.tolist() == [[3, 1, 4, 6]]
+    model.generation_config.update(eos_token_id=[999, 6], pad_token_id=999)
+    passed = copy.deepcopy(model.generation_config)
+    passed.max_new_tokens = 2
+    # A pipeline passes a copy of the model's own config.
+    for options in ({"max_new_tokens": 2}, {"generation_config": passed}):
+        assert model.generate(IDS, **options).tolist() == [[3, 1, 4, 6]]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("eos_token_id", 64), ("eos_token_id", [5, -1]), ("pad_token_id", 64), ("pad_token_id", -1)]
+)
+def test_special_tokens_that_the_model_has_not(llada, option, value):
+    """Given by the call, by a passed config, or on the way to a callable `custom_generate`."""
+    stock = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1))
+    passed = {"generation_config": DiffusionGenerationConfig(**{option: value})}
+    route = {"generation_config": DiffusionGenerationConfig(**FACTS, **{option: value})}
+    allowed = re.escape(f"`{option}` is {value!r}, but must be token ids from 0 to 63")
+    with counted_forwards(llada) as shapes:
+        for options in ({option: value}, passed):
+            with pytest.raises(ValueError, match=allowed):
+                llada.generate(IDS, max_new_tokens=4, **options)
+    assert not shapes
+    with pytest.raises(ValueError, match=allowed):
+        stock.generate(IDS, max_new_tokens=4, custom_generate=diffusion_generate, **route)
+    assert llada.generate(IDS, max_new_tokens=4, **{option: 63}).shape == (1, 7)
 
 
 @pytest.mark.parametrize("temperature", [1e-40, 1e-6])

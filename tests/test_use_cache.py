@@ -38,5 +38,6 @@ def test_a_long_run_without_a_cache_hints_at_caches_once(llada, caplog, monkeypa
         widths(llada, preset="published")
         widths(llada, cache_policy="dual")
     assert [record.getMessage() for record in caplog.records if "cache_policy" in record.getMessage()] == [
-        "A long canvas is recomputed in every step: `cache_policy` 'prefix' or 'dual' saves most of it."
+        "A long canvas is recomputed in every step: `cache_policy` 'prefix' or 'dual', or 'block' with block-causal "
+        "attention, saves most of it."
     ]

@@ -23,7 +23,8 @@ class Plan(Rows):
     Attributes:
         lo, hi (`LongTensor (B,)`): the window.
         visible_end (`LongTensor (B,)`): queries see the columns before this one.
-        refresh (`BoolTensor (B,)`): rows whose window is the whole visible canvas.
+        refresh (`BoolTensor (B,)`): rows whose window is wider than those of the steps that follow, as a rule the whole
+            visible canvas.
     """
 
     lo: torch.Tensor
@@ -105,6 +106,13 @@ class RefreshingPolicy(CachePolicy):
     """
 
     refresh_interval: int | None = None
+
+    def validate(self, family, config):
+        if family.attention != "bidirectional":
+            raise ValueError(
+                f"`cache_policy` is {self.name!r}, which approximates bidirectional attention, but the family "
+                f"{family.name!r} has `attention` {family.attention!r}: 'block' is exact there."
+            )
 
     def __post_init__(self):
         super().__post_init__()

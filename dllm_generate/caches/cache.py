@@ -1,5 +1,7 @@
 """Keys and values of the canvas, rewritten in place."""
 
+import weakref
+
 import torch
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
@@ -18,7 +20,8 @@ class DiffusionLayer(CacheLayerMixin):
 
     def __init__(self, owner: "DiffusionCache"):
         super().__init__()
-        self.owner = owner
+        # A cycle would keep keys and values until the garbage collector comes round.
+        self.owner = weakref.proxy(owner)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         shape = (self.owner.rows_in_batch, key_states.shape[1], self.owner.slots)

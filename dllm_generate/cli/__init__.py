@@ -1,7 +1,10 @@
 """The command line `dllm-generate`."""
 
+from typing import Annotated
+
 import typer
 
+from .. import __version__
 from . import bench, chat, evaluate, run, tune
 
 app = typer.Typer(
@@ -12,6 +15,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dllm-generate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("eval")(evaluate.evaluate_command)

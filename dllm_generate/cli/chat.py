@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from ..text import Conversation
-from .common import as_json, errors, load_model, reported, stats_line
+from .common import as_json, errors, load_model, note_if_empty, reported, stats_line
 from .options import generation_options, model_options, takes
 from .run import answer_live
 
@@ -61,4 +61,5 @@ def _turn(
     typer.echo(json.dumps(as_json(answer), ensure_ascii=False) if console.quiet else answer.text)
     if not console.quiet:
         errors.print(stats_line(answer), style="dim", markup=False)
+    note_if_empty(answer)
     return [*history, {"role": "assistant", "content": answer.text}]

@@ -52,6 +52,12 @@ def stats_line(reply: Reply) -> str:
     )
 
 
+def note_if_empty(reply: Reply) -> None:
+    """Says on stderr that a reply has no text, which an empty line on stdout would not tell."""
+    if not reply.text.strip():
+        errors.print(f"The answer is empty: it holds no text (ended by {reply.finish_reason}).", style="yellow")
+
+
 def as_json(reply: Reply) -> dict[str, Any]:
     """A reply with all its figures, as plain JSON values."""
     return {

@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 
 from ..text import Conversation, Reply, reply, special_ids, user
-from .common import as_json, errors, load_model, reported, stats_line, write_json
+from .common import as_json, errors, load_model, note_if_empty, reported, stats_line, write_json
 from .live import LiveDrafts
 from .options import generation_options, model_options, takes
 
 
 @takes(generation=generation_options, source=model_options)
 def run(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt. Default: read from --file, or from stdin.")] = None,
+    prompt: Annotated[str | None, typer.Argument(help="The prompt, or - for stdin. Default: --file, or stdin.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
     system: Annotated[
         str | None, typer.Option("--system", help="System message, if the chat template has one.")
@@ -39,16 +39,17 @@ def run(
         answer = answer_live(model, tokenizer, user(text, system), generation, Console(quiet=json_output), delay)
     if json_output:
         write_json(as_json(answer), None)
-        return
-    typer.echo(answer.text)
-    errors.print(stats_line(answer), style="dim", markup=False)
+    else:
+        typer.echo(answer.text)
+        errors.print(stats_line(answer), style="dim", markup=False)
+    note_if_empty(answer)
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
     """Returns the prompt from the one place that holds it. Raises ValueError for two, and for an empty one."""
     if prompt is not None and file is not None:
         raise ValueError("The prompt is given both as an argument and by --file: choose one.")
-    if prompt is None:
+    if prompt in (None, "-"):
         prompt = file.read_text(encoding="utf-8") if file is not None else sys.stdin.read()
         prompt = prompt.rstrip("\n")
     if not prompt.strip():

@@ -54,12 +54,20 @@ class DecoderOutput:
         commit (`BoolTensor`): positions to fix now. Only open positions of rows that ran count.
         reopen (`BoolTensor`, *optional*): committed positions to take back, from a revocable decoder. One that is also
             in `commit` gets its new token at once. A row that would not commit more than it reopens keeps all.
+        edit (`BoolTensor`, *optional*): committed positions whose token is replaced, from a revocable decoder.
+        waits (`BoolTensor (R,)`, *optional*): rows that may commit nothing in this step. The decoder sees to it that
+            such steps come to an end.
+        settled (`BoolTensor (R,)`, *optional*): rows that may leave the block once nothing of it is open; the others
+            stay, and the decoder sees to it that they leave one day. Unset, all may.
     """
 
     tokens: torch.Tensor
     confidence: torch.Tensor
     commit: torch.Tensor
     reopen: torch.Tensor | None = None
+    edit: torch.Tensor | None = None
+    waits: torch.Tensor | None = None
+    settled: torch.Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,6 +121,9 @@ class Decoder(ABC):
 
     def validate(self, family: "Family", config: "DiffusionGenerationConfig") -> None:
         """Raises ValueError where this decoder cannot serve `family` or `config`."""
+
+    def validate_blocks(self, count: torch.Tensor) -> None:
+        """Raises ValueError where rows of so many blocks `(B,)`, each with open positions, cannot be served."""
 
     def start(self, blocks: Blocks, sampler: Sampler) -> DecoderState:
         """Makes the state of a run; `blocks` are those of the first step."""

@@ -21,7 +21,8 @@ class EntropyBoundDecoder(Decoder):
     Args:
         gamma (`float`, defaults to 0.1): the bound, in nats.
         include_last (`bool`, defaults to `False`): count the last entropy, too, so that the whole sum must stay below
-            `gamma`, as block-diffusion engines do (SDAR, arXiv 2510.06303).
+            `gamma`, as JetEngine does, a server of block-diffusion models. The position of least entropy is committed
+            in any case.
     """
 
     memoryless: ClassVar[bool] = True
@@ -45,7 +46,8 @@ class EntropyBoundDecoder(Decoder):
         ordered = entropy.masked_fill(~open_mask, 0.0).gather(-1, order)
         total = ordered.cumsum(-1)
         within = total < self.gamma if self.include_last else total - ordered <= self.gamma
-        return DecoderOutput(tokens, confidence, within.gather(-1, rank) & open_mask)
+        # The first one is taken in any case, and it is not always the most confident.
+        return DecoderOutput(tokens, confidence, (within.gather(-1, rank) | (rank == 0)) & open_mask)
 
 
 def entropies(scores: torch.Tensor) -> torch.Tensor:

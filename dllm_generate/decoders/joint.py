@@ -62,4 +62,5 @@ class JointDecoder(Decoder):
 
 def windowed_sum(values: torch.Tensor, radius: int) -> torch.Tensor:
     """Sum of the `values` `(R, k)` at most `radius` positions away from each."""
+    radius = min(radius, values.shape[-1])
     return torch.nn.functional.pad(values, (radius, radius)).unfold(-1, 2 * radius + 1, 1).sum(-1)

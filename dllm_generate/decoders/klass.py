@@ -72,7 +72,7 @@ class KlassDecoder(FixedDecoder):
         stable = (state.divergence < self.kl_threshold).all(-1)
         ready = open_mask & stable & (planned.confidence > bar)
         commit = torch.where(ready.any(-1, keepdim=True), self._unmasked(ready, planned, state), planned.commit)
-        return DecoderOutput(planned.tokens, planned.confidence, commit)
+        return dataclasses.replace(planned, commit=commit)
 
     def _unmasked(self, ready: torch.Tensor, planned: DecoderOutput, state: KlassState) -> torch.Tensor:
         if self.unmask == "all":

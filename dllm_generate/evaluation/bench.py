@@ -136,7 +136,8 @@ def overhead_configs(decoders: Sequence[str] | None = None) -> list[Config]:
     """
     if decoders is not None:
         return [{"decoder": name, "cache_policy": "dual"} for name in decoders]
-    policies = [{"decoder": "threshold", "cache_policy": name} for name in sorted(POLICIES.parts) if name != "dual"]
+    others = [name for name in sorted(POLICIES.parts) if name not in ("dual", "block")]
+    policies = [{"decoder": "threshold", "cache_policy": name} for name in others]
     ahead = [{"decoder": "fixed", "cache_policy": "dual", "lookahead": True}]
     return overhead_configs(sorted(DECODERS.parts)) + policies + ahead
 

@@ -23,7 +23,8 @@ class Family:
         mask_token_id: id of the mask token; None in the registry, filled in per model by `family_of`.
         logits_shift: True if the hidden row of position s - 1 predicts position s.
         attention: `"bidirectional"` or `"block_causal"`.
-        block_length: a block size fixed by the architecture; None if it is free.
+        block_length: a block size fixed by the architecture; None if it is free. In `family_of`, the `block_length` of
+            the model's config wins.
         prompt_is_one_block: whether a block-causal model sees the prompt as one block or as many.
         special_token_ids: ids of the published vocabulary that decoding may suppress (`"eos"`, `"eot"`).
         presets: preset name -> keywords of `DiffusionGenerationConfig`.
@@ -71,7 +72,7 @@ def _registered(config: Any) -> Family | None:
     model_type = getattr(config, "model_type", None)
     native = [entry for entry in _REGISTRY.values() if isinstance(config, entry.config_class)]
     entries = native or [entry for entry in _REGISTRY.values() if entry.config_class.model_type == model_type]
-    named = [entry for entry in entries if names & entry.architectures]
+    named = [entry for entry in native or _REGISTRY.values() if names & entry.architectures]
     # An unknown name on a native config is a user's subclass. On a foreign config it may be another model altogether:
     # LLaDA-MoE has been published under LLaDA's model_type.
     fallback = [entry for entry in entries if native or not names or not entry.architectures]
@@ -107,10 +108,20 @@ def family_of(model: Any, overrides: Any = None, tokenizer: Any = None) -> Famil
                 f"all the same, give the options {', '.join(f'`{name}`' for name in _BY_HAND)}."
             )
         family = Family("custom", presets=default_presets("bidirectional"))
+    family = _with_blocks_of(config, family)
     if given["attention"] not in (None, family.attention):
         family = replace(family, presets=default_presets(given["attention"], family.block_length or 32))
     family = replace(family, **{name: value for name, value in given.items() if value is not None})
     return _fit_to_vocabulary(family, model)
+
+
+def _with_blocks_of(config: Any, family: Family) -> Family:
+    """A family with fixed blocks gets the length that the model's config states, since releases differ in it."""
+    length = getattr(config, "block_length", None)
+    if None in (length, family.block_length) or length == family.block_length:
+        return family
+    presets = {name: {**preset, "block_length": length} for name, preset in family.presets.items()}
+    return replace(family, block_length=length, presets=presets)
 
 
 def _fit_to_vocabulary(family: Family, model: Any) -> Family:

@@ -3,18 +3,25 @@
 Large Language Diffusion Models, arXiv 2502.09992; LLaDA 1.5, arXiv 2505.19223.
 """
 
-import warnings
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationConfig, LlamaConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaModel
 
 from dllm_generate.families.base import Family, register_family
 from dllm_generate.families.presets import default_presets
+from dllm_generate.families.published import (
+    TrainedPadding,
+    drop_ids_outside_vocabulary,
+    refuse_others,
+    take_published_names,
+    take_sampling_values,
+    with_published_rope,
+)
 from dllm_generate.mixin import DiffusionGenerationMixin
 
 # What the published config format can express and Llama layers are. Anything else would load as another model.
@@ -37,6 +44,7 @@ _ARCHITECTURE = {
 }
 # The same for fields of LlamaConfig; the published format has no words for them.
 _LLAMA_ONLY = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "pretraining_tp": 1}
+_MOE = "LLaDAMoEModelLM"
 _EOS, _MASK, _EOT = 126081, 126336, 126348
 
 
@@ -90,7 +98,7 @@ class LLaDAConfig(LlamaConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._check_architecture(kwargs)
-        self.sampling_defaults = _take_sampling_values(kwargs)
+        self.sampling_defaults = take_sampling_values(kwargs)
         if (kwargs.get("embedding_size") or 0) > self.vocab_size:
             self.tokenizer_vocab_size = self.vocab_size
         if kwargs.get("multi_query_attention"):
@@ -98,25 +106,31 @@ class LLaDAConfig(LlamaConfig):
         if kwargs.get("d_model") and kwargs.get("mlp_ratio") and not kwargs.get("mlp_hidden_size"):
             kwargs["mlp_hidden_size"] = int(kwargs["mlp_ratio"] * kwargs["d_model"])
         # Before super(), which derives head_dim and the number of kv heads, and would do so from the defaults.
-        for published, name in self.attribute_map.items():
-            value = kwargs.pop(published, None)
-            if value is not None:
-                setattr(self, name, value)
-        for name in ("eos_token_id", "pad_token_id", "mask_token_id"):
-            # A small model that does not name its ids has none; those of LLaDA-8B lie outside its vocabulary.
-            if getattr(self, name) in (_EOS, _MASK) and getattr(self, name) >= self.vocab_size:
-                setattr(self, name, None)
+        take_published_names(self, kwargs)
+        # A small model that does not name its ids has none.
+        drop_ids_outside_vocabulary(self, eos_token_id=_EOS, pad_token_id=_EOS, mask_token_id=_MASK)
         super().__post_init__(**kwargs)
         if self.head_dim != self.hidden_size // self.num_attention_heads:
             raise ValueError(f"`head_dim`={self.head_dim} is not supported, only `d_model` / `n_heads` is.")
 
     def _check_architecture(self, kwargs: dict[str, Any]) -> None:
-        if "LLaDAMoEModelLM" in (self.architectures or ()) or "num_experts" in kwargs:
-            raise ValueError("This is a config of LLaDA-MoE, which shares `model_type` with LLaDA: not supported yet.")
-        given = {name: kwargs.get(name) for name in _ARCHITECTURE} | {name: getattr(self, name) for name in _LLAMA_ONLY}
-        for name, supported in {**_ARCHITECTURE, **_LLAMA_ONLY}.items():
-            if given[name] is not None and given[name] != supported:
-                raise ValueError(f"LLaDA with `{name}`={given[name]!r} is not supported, only {supported!r} is.")
+        if _MOE in (self.architectures or ()) or "num_experts" in kwargs:
+            raise ValueError("This is a config of LLaDA-MoE, which shares `model_type` with LLaDA: use LLaDAMoEConfig.")
+        given = {name: getattr(self, name) for name in _LLAMA_ONLY} | kwargs
+        refuse_others("LLaDA", given, {**_ARCHITECTURE, **_LLAMA_ONLY})
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As `LlamaConfig.from_dict`, but LLaDA-MoE, which was published under this `model_type`, gets its own class.
+
+        Returns:
+            A `LLaDAConfig`, or a `LLaDAMoEConfig`.
+        """
+        if _MOE in (config_dict.get("architectures") or ()):
+            from dllm_generate.families.lladamoe import LLaDAMoEConfig
+
+            return LLaDAMoEConfig.from_dict(config_dict, **kwargs)
+        return super().from_dict(config_dict, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """As `LlamaConfig.to_dict`, without `sampling_defaults`."""
@@ -136,40 +150,15 @@ class LLaDAConfig(LlamaConfig):
         for published, name in self.attribute_map.items():
             saved[published] = saved.pop(name, getattr(self, name))
         saved["vocab_size"] = saved.pop("tokenizer_vocab_size", None) or self.vocab_size
-        rope = dict(self.rope_parameters or {})
-        saved["rope_theta"] = rope.get("rope_theta", self.default_theta)
-        if rope.get("rope_type", "default") == "default":
-            saved.pop("rope_parameters", None)
         if self.architectures == ["LLaDAForMaskedDiffusion"]:
             saved["architectures"] = ["LLaDAModelLM"]
-        return {**_ARCHITECTURE, **saved}
+        return {**_ARCHITECTURE, **with_published_rope(saved, self.rope_parameters or {}, "rope_theta")}
 
 
-def _take_sampling_values(kwargs: dict[str, Any]) -> dict[str, Any]:
-    names = [name for name in vars(GenerationConfig()) if name in kwargs and not name.startswith(("_", "output_"))]
-    values = {name: value for name in names if (value := kwargs.pop(name)) is not None}
-    if values:
-        warnings.warn(
-            f"The model config holds sampling values ({', '.join(values)}). They are moved to the generation config.",
-            stacklevel=2,
-        )
-    return values
-
-
-class LLaDAModel(LlamaModel):
+class LLaDAModel(TrainedPadding, LlamaModel):
     """The body of LLaDA, without output head: `LlamaModel` with bidirectional attention."""
 
     config: LLaDAConfig
-
-    def __init__(self, config: LLaDAConfig) -> None:
-        super().__init__(config)
-        # LLaDA pads answers with eos and learns their length from it; a padding row would get no gradient.
-        self.embed_tokens.padding_idx = self.padding_idx = None
-
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Embedding):
-            module.padding_idx = None
-        super()._init_weights(module)
 
 
 class LLaDAForMaskedDiffusion(DiffusionGenerationMixin, LlamaForCausalLM):
@@ -187,6 +176,11 @@ class LLaDAForMaskedDiffusion(DiffusionGenerationMixin, LlamaForCausalLM):
     config: LLaDAConfig
 
     def __init__(self, config: LLaDAConfig) -> None:
+        if not isinstance(config, LLaDAConfig):
+            raise ValueError(
+                f"{type(self).__name__} needs a LLaDAConfig, got {type(config).__name__}: load the checkpoint with "
+                "AutoModelForCausalLM."
+            )
         # Past LlamaForCausalLM's constructor, which would build a stock LlamaModel.
         super(LlamaForCausalLM, self).__init__(config)
         self.model = LLaDAModel(config)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ..canvas import Canvas
+from ..canvas import Canvas, Layout
 from ..registry import Registry
 from ..rows import Rows
 
@@ -57,6 +57,10 @@ class Schedule(ABC):
 
     def validate(self, family: "Family", config: "DiffusionGenerationConfig") -> None:
         """Raises ValueError where this schedule cannot serve `family` or `config`."""
+
+    def layout(self, family: "Family") -> Layout | None:
+        """How the canvas is cut into blocks that attention knows of; None where all cells see each other."""
+        return None
 
     @abstractmethod
     def active(self, canvas: Canvas) -> Blocks:

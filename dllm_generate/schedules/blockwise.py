@@ -47,9 +47,10 @@ class BlockwiseSchedule(Schedule):
             )
 
     def active(self, canvas: Canvas) -> Blocks:
-        length = min(self.block_length, canvas.width - 1)
+        # A block behind the prompt that holds the whole answer needs no columns for the prompt.
+        length = min(self.block_length, canvas.span if self.align == "prompt" else canvas.width - 1)
         anchor = self._anchor(canvas, length)
-        index = (canvas.first_open - anchor).div(length, rounding_mode="floor")
+        index = (canvas.frontier - anchor).div(length, rounding_mode="floor")
         begin = anchor + index * length
         start, end = torch.maximum(begin, canvas.start), torch.minimum(begin + length, canvas.end)
         columns = begin[:, None] + torch.arange(length, device=begin.device)
@@ -76,7 +77,7 @@ class BlockwiseSchedule(Schedule):
         return canvas.origin - before % length
 
     def advance(self, canvas: Canvas, ran: torch.Tensor) -> None:
-        done = canvas.first_open >= canvas.width
+        done = canvas.frontier >= canvas.width
         if self.early_stop and canvas.eos_token_ids:
             decided = self.settled(canvas) if canvas.revocable else canvas.first_open
             done = done | (canvas.first_eos < decided)

@@ -1,12 +1,14 @@
 """`dllm-generate run` and `chat`."""
 
 import json
+import time
 
 import pytest
 import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from dllm_generate import __version__
 from dllm_generate.bundled import load
 from dllm_generate.cli import app
 from dllm_generate.cli import chat as chat_module
@@ -41,6 +43,7 @@ def test_the_prompt_comes_from_an_argument_a_file_or_stdin(invoke, tmp_path):
         invoke("run", "hello", *SHORT).stdout,
         invoke("run", "--file", str(tmp_path / "prompt.txt"), *SHORT).stdout,
         invoke("run", *SHORT, text="hello\n").stdout,
+        invoke("run", "-", *SHORT, text="hello\n").stdout,
     }
     assert len(outputs) == 1
 
@@ -80,6 +83,30 @@ def test_what_a_user_can_mend_is_one_line_and_status_2(invoke, arguments, messag
 def test_a_missing_folder_is_named():
     result = CliRunner().invoke(app, ["run", "hello", "--model", "./no/such/folder"])
     assert result.exit_code == 2 and "no/such/folder" in result.stderr
+
+
+def test_a_model_that_is_nowhere_is_said_so_in_one_line(monkeypatch, capfd):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    begin = time.perf_counter()
+    result = CliRunner().invoke(app, ["run", "hello", "--model", "nobody/nothing"])
+    assert time.perf_counter() - begin < 5
+    assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
+    assert "`model` is 'nobody/nothing', which is no local folder" in result.stderr
+    assert "HF_HUB_OFFLINE is set" in result.stderr and not any(capfd.readouterr())
+
+
+def test_the_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"dllm-generate {__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [("run", "hello"), ("run", "hello", "--json"), ("chat",)])
+def test_an_empty_answer_is_said_so_on_stderr(invoke, monkeypatch, arguments):
+    for module in ("chat", "run"):
+        monkeypatch.setattr(f"dllm_generate.cli.{module}.answer_live", lambda *rest: Reply(" ", 0, 3, 0.1, "eos"))
+    result = invoke(*arguments, text="hello\n")
+    assert result.exit_code == 0 and "The answer is empty: it holds no text (ended by eos)." in result.stderr
+    assert "answer is empty" not in result.stdout
 
 
 def test_chat_hands_its_history_on(invoke, monkeypatch):

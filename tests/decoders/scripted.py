@@ -35,12 +35,12 @@ class Walk:
         self.decoder, self.rows = decoder, rows
         self.state = decoder.start(blocks(rows, length), Sampler())
 
-    def __call__(self, scores, open_mask, ran=None, block: int = 0, editable=None, threshold=None):
+    def __call__(self, scores, open_mask, ran=None, block: int = 0, editable=None, threshold=None, ids=None):
         ran = torch.ones(self.rows, dtype=torch.bool) if ran is None else ran
         self.decoder.begin(self.state, torch.full((self.rows,), block), ran)
         self.state.editable = editable
         output = self.decoder(
-            None, scores, open_mask=open_mask & ran[:, None], ran=ran, state=self.state, threshold=threshold
+            ids, scores, open_mask=open_mask & ran[:, None], ran=ran, state=self.state, threshold=threshold
         )
         self.state.step = self.state.step + ran
         return output

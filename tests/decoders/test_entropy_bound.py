@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from scripted import Walk, cells
 
 from dllm_generate import DiffusionGenerationConfig
 from dllm_generate.decoders.entropy_bound import EntropyBoundDecoder, entropies
@@ -39,6 +40,12 @@ def test_all_entropies_count_with_include_last():
     bound = entropy(0.99) + entropy(0.9)
     assert chosen(values, gamma=bound + 1e-4, include_last=True) == [1, 2]
     assert chosen(values, gamma=bound - 1e-4, include_last=True) == [1]
+
+
+def test_the_least_entropy_is_committed_though_another_position_is_more_confident():
+    scores = torch.tensor([[[0.52, 0.16, 0.16, 0.16], [0.5, 0.5, 0.0, 0.0]]]).log()
+    output = Walk(EntropyBoundDecoder(gamma=0.1, include_last=True), 1, 2)(scores, cells("xx"))
+    assert output.confidence[0, 0] > output.confidence[0, 1] and output.commit.tolist() == [[False, True]]
 
 
 def test_closed_positions_neither_count_nor_are_chosen():

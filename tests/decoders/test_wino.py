@@ -126,8 +126,8 @@ def anchor(align, prompt, new_tokens, length):
 @settings(max_examples=60)
 def test_a_run_is_its_restatement(models, prompt, new_tokens, length, draft, verify, align, kind, eos):
     model = models[kind]
-    # A block that is longer than the canvas is as long as the canvas.
-    held = min(length, len(prompt) + new_tokens)
+    # A block that is longer than the canvas, or than the answer behind a prompt, is as long as that.
+    held = min(length, new_tokens if align == "prompt" else len(prompt) + new_tokens)
     begin = anchor(align, prompt, new_tokens, held)
     expected, forwards, _ = restated(models["sdpa"], prompt, new_tokens, held, draft, verify, begin, eos)
     options = {"threshold": draft, "decoder_config": {"verify_threshold": verify}, "block_length": length}

@@ -16,6 +16,7 @@ from transformers import (
     LlamaModel,
 )
 
+import dllm_generate.families.lladamoe  # noqa: F401
 from dllm_generate.families import Family, family_of, register_family
 from dllm_generate.families import base as registry
 from dllm_generate.families.llada import LLADA, LLaDAConfig, LLaDAForMaskedDiffusion
@@ -57,7 +58,7 @@ def test_presets():
     chosen = {name: (p.get("threshold"), p["cache_policy"]) for name, p in LLADA.presets.items()}
     assert chosen == {
         "published": (None, "none"),
-        "quality": (None, "none"),
+        "quality": (0.99, "none"),
         "balanced": (None, "dual"),
         "speed": (0.9, "dual"),
     }
@@ -106,8 +107,10 @@ def test_unknown_family_needs_the_three_options(missing):
 def test_remote_code_is_found_by_model_type_and_architecture():
     assert family_of(foreign(model_type="llada", mask_token_id=63)).name == "llada"
     assert family_of(foreign(model_type="llada", mask_token_id=63, architectures=["LLaDAModelLM"])).name == "llada"
+    moe = foreign(model_type="llada", mask_token_id=63, architectures=["LLaDAMoEModelLM"])
+    assert family_of(moe).name == "lladamoe"
     with pytest.raises(ValueError, match="no supported family"):
-        family_of(foreign(model_type="llada", mask_token_id=63, architectures=["LLaDAMoEModelLM"]))
+        family_of(foreign(model_type="llada", mask_token_id=63, architectures=["LLaDAOtherModelLM"]))
 
 
 def test_a_users_subclass_keeps_the_family():

@@ -90,7 +90,6 @@ def test_sampling_values_move_out_with_one_warning(tmp_path):
 @pytest.mark.parametrize(
     "changes, named",
     [
-        ({"architectures": ["LLaDAMoEModelLM"]}, "LLaDA-MoE"),
         ({"num_experts": 8}, "LLaDA-MoE"),
         ({"alibi": True}, "`alibi`=True"),
         ({"include_qkv_bias": True}, "`include_qkv_bias`=True"),

@@ -7,7 +7,8 @@ import pytest
 import torch
 from models import EOS, MASK, PAD, SHIFTED, Scripted, byte_tokenizer, padded, row_of_logits, tiny_llada
 from probes import answer
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, pipeline
+from torch import nn
+from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, pipeline
 
 from dllm_generate import DiffusionGenerationConfig, attach
 
@@ -30,6 +31,31 @@ def test_b021_an_architecture_that_nobody_knows(missing):
     with pytest.raises(ValueError) as error:
         model.generate(ONE, **{**options, missing: None})
     assert all(word in str(error.value) for word in ("GPT2LMHeadModel", "llada", *facts))
+
+
+REMOTE = """
+from transformers import PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+rotary = ROPE_INIT_FUNCTIONS["default"]
+
+
+class LLaDAModelLM(PreTrainedModel):
+    pass
+"""
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("auto", [AutoModel, AutoModelForCausalLM])
+def test_b031_remote_code_of_an_older_transformers(tmp_path, llada, auto, trust):
+    """A repository whose code looks up a rope entry that is gone: a known family never runs that code."""
+    llada.save_pretrained(tmp_path)
+    (tmp_path / "modeling_llada.py").write_text(REMOTE)
+    path = tmp_path / "config.json"
+    code = dict.fromkeys(("AutoModel", "AutoModelForCausalLM"), "modeling_llada.LLaDAModelLM")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "auto_map": code}))
+    model = auto.from_pretrained(tmp_path, trust_remote_code=trust)
+    assert torch.equal(model.generate(ONE, max_new_tokens=6), llada.generate(ONE, max_new_tokens=6))
 
 
 def test_b043_integration():
@@ -152,3 +178,22 @@ def test_b053_infilling_with_a_shift():
     """A first cell that is open keeps its own row: there is none before it."""
     ids = counting(1).generate(torch.tensor([[MASK, 2, MASK, MASK]]), infill=True, block_length=2)
     assert ids.tolist() == [[11, 2, 12, 13]] and EOS != PAD
+
+
+def test_b065_a_plan_for_tensor_parallelism():
+    """The family brings one that knows its names, for a checkpoint of the published layout, too."""
+    model = tiny_llada()
+    plan = {pattern.replace("*", "0") for pattern in model.tp_plan}
+    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear) and ".1." not in name}
+    assert linear <= plan and plan <= {name for name, _ in model.named_modules()}
+
+
+def test_b065_ranks_sample_the_same_tokens(llada, monkeypatch):
+    """With one seed on all of them, as transformers wants it: the rank itself plays no part."""
+    drawn = []
+    for rank in ("0", "1"):
+        for name in ("RANK", "LOCAL_RANK"):
+            monkeypatch.setenv(name, rank)
+        torch.manual_seed(7)
+        drawn.append(llada.generate(ONE.expand(2, 1), max_new_tokens=12, do_sample=True, temperature=1.0))
+    assert torch.equal(*drawn) and not torch.equal(drawn[0][0], drawn[0][1])

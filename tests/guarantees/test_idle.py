@@ -7,21 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import padded
-from probes import DECODERS, GRID, Idling, answer, cases
+from probes import DECODERS, GRID, Idling, cases
+from promises import SAMPLED, same
 
 import dllm_generate.denoise as loop
 from dllm_generate.schedules.blockwise import BlockwiseSchedule
 
 RAGGED = padded([[5], [3, 1, 4, 1, 5], [9, 2, 6]])
-SAMPLED = {"do_sample": True, "temperature": 0.9, "top_k": 20}
-
-
-def same(one, other):
-    for row in range(len(one.num_forwards)):
-        assert answer(one, row) == answer(other, row)
-    assert torch.equal(one.num_forwards, other.num_forwards)
-    assert torch.equal(one.commit_step, other.commit_step)
-    torch.testing.assert_close(one.confidence, other.confidence, atol=1e-4, rtol=1e-4)
 
 
 def both(model, inputs, options, plain, salt=7):

@@ -80,6 +80,35 @@ def test_the_window_of_a_block_that_holds_prompt(llada):
     assert [width for _, width in shapes] == [9, 4, 4, 9]
 
 
+@pytest.mark.parametrize("align", ["prompt", "position", "end"])
+def test_steps_bound_the_steps_of_every_row(llada, align):
+    """Where fewer steps than blocks are asked for, the call is refused before the first forward."""
+    prompts, options = [[3], [3, 1, 4], [3, 1, 4, 1]], {"max_new_tokens": 10, "block_length": 4, "eos_token_id": MASK}
+    canvas = Canvas.build(**padded(prompts), new_tokens=10, mask_token_id=MASK, fill_token_id=PAD)
+    counts = BlockwiseSchedule(4, align=align).active(canvas).count.tolist()
+    assert max(counts) == {"prompt": 3, "position": 4, "end": 3}[align]
+    options = {**options, "schedule_config": {"align": align}, "return_dict_in_generate": True}
+    for steps in range(max(counts), 11):
+        output = llada.generate(**padded(prompts), steps=steps, **options)
+        assert output.num_forwards.max() <= steps
+        singles = [llada.generate(torch.tensor([row]), steps=steps, **options) for row in prompts]
+        assert [int(single.num_forwards) for single in singles] == output.num_forwards.tolist()
+    for steps in range(1, max(counts)):
+        with (
+            counted_forwards(llada) as shapes,
+            pytest.raises(ValueError, match=f"at least the number of blocks, {max(counts)}"),
+        ):
+            llada.generate(**padded(prompts), steps=steps, **options)
+        assert not shapes
+
+
+def test_infilling_takes_fewer_steps_than_there_are_blocks(llada):
+    """Blocks of fixed text need none."""
+    ids = torch.tensor([[3, MASK, *[1] * 9, MASK]])
+    output = llada.generate(ids, infill=True, steps=2, block_length=2, return_dict_in_generate=True)
+    assert output.num_forwards.tolist() == [2]
+
+
 def test_bad_value():
     with pytest.raises(ValueError, match="`align` is 'left'"):
         BlockwiseSchedule(align="left")

@@ -1,0 +1,42 @@
+"""What is compared between two runs, and what holds for every row."""
+
+import torch
+from models import MASK, PAD
+from probes import answer
+
+SAMPLED = {"do_sample": True, "temperature": 0.9, "top_k": 20}
+
+
+def compare(output, row, alone):
+    """Tokens, order, forwards and reason of a row are those of its single run; what follows is pad."""
+    length = alone.commit_step.shape[1]
+    assert answer(output, row) == answer(alone)
+    assert output.commit_step[row, :length].tolist() == alone.commit_step[0].tolist()
+    torch.testing.assert_close(output.confidence[row, :length], alone.confidence[0], atol=1e-4, rtol=1e-4)
+    assert (output.num_forwards[row], output.finish_reason[row]) == (alone.num_forwards[0], alone.finish_reason[0])
+    assert output.tokens_per_forward[row] == alone.tokens_per_forward[0]
+
+
+def check_row(case, output, row):
+    """What holds for every row, whatever decoded it."""
+    tokens, steps, options = answer(output, row), output.commit_step[row], case.options
+    width = max(map(len, case.prompts))
+    prompt = case.prompts[row]
+    assert output.sequences[row, width - len(prompt) : width].tolist() == prompt
+    assert MASK not in tokens
+    ends = options["eos_token_id"] if isinstance(options["eos_token_id"], list) else [options["eos_token_id"]]
+    first = next((i + 1 for i, token in enumerate(tokens) if token in ends), options["max_new_tokens"])
+    assert len(tokens) == first
+    assert output.finish_reason[row] == ("eos" if tokens[-1] in ends else "length")
+    assert (output.sequences[row, width + len(tokens) :] == PAD).all()
+    assert (steps[: len(tokens)] >= 0).all() and (steps[len(tokens) :] == -1).all()
+    text = len(tokens) - (tokens[-1] in ends)
+    torch.testing.assert_close(output.tokens_per_forward[row], torch.tensor(text / int(output.num_forwards[row])))
+
+
+def same(one, other):
+    for row in range(len(one.num_forwards)):
+        assert answer(one, row) == answer(other, row)
+    assert torch.equal(one.num_forwards, other.num_forwards)
+    assert torch.equal(one.commit_step, other.commit_step)
+    torch.testing.assert_close(one.confidence, other.confidence, atol=1e-4, rtol=1e-4)
