@@ -27,7 +27,7 @@ class JointDecoder(Decoder):
             `radius` away, the position itself among them.
         radius (`int`, defaults to 6): positions to each side that make up the neighbourhood.
         certain (`float`, defaults to 0.9995): confidence in (0, 1] from which the neighbourhood does not matter.
-        finish (`float` or None, defaults to 0.994): geometric mean in (0, 1] of the confidences of all open positions
+        finish (`float` or None, defaults to 0.9975): geometric mean in (0, 1] of the confidences of all open positions
             of the block from which all of them are committed; None is off.
     """
 
@@ -36,7 +36,7 @@ class JointDecoder(Decoder):
     joint_threshold: float = 0.9
     radius: int = 6
     certain: float = 0.9995
-    finish: float | None = 0.994
+    finish: float | None = 0.9975
 
     def __post_init__(self):
         super().__post_init__()
