@@ -11,13 +11,14 @@ from transformers import LogitsProcessorList
 from .backbone import Backbone
 from .caches import POLICIES, DiffusionCache
 from .caches.base import CacheState
-from .canvas import Canvas, Layout
+from .canvas import Canvas
 from .checks import check_request
 from .constraints import WARPERS, Constraints
 from .decoders import DECODERS, Decoder
 from .denoise import denoise
 from .drafts import Drafts
 from .guidance import Guidance
+from .layout import Layout
 from .lookahead import Lookahead
 from .options import is_sampling
 from .output import DiffusionGenerateOutput, assemble

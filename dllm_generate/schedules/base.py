@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ..canvas import Canvas, Layout
+from ..canvas import Canvas
+from ..layout import Layout
 from ..registry import Registry
 from ..rows import Rows
 

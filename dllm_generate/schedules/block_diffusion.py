@@ -4,7 +4,8 @@ import dataclasses
 
 import torch
 
-from ..canvas import Canvas, Layout
+from ..canvas import Canvas
+from ..layout import Layout
 from ..registry import is_int, require
 from .base import SCHEDULES, Blocks, Schedule
 

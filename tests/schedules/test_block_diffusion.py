@@ -8,8 +8,9 @@ from models import EOS, MASK, PAD, Scripted, padded, row_of_logits, tiny_llada
 from probes import BLOCK_CAUSAL, answer
 
 from dllm_generate import DiffusionGenerationConfig
-from dllm_generate.canvas import Canvas, Layout
+from dllm_generate.canvas import Canvas
 from dllm_generate.families import Family
+from dllm_generate.layout import Layout
 from dllm_generate.schedules.block_diffusion import BlockDiffusionSchedule
 
 PROMPTS = [[5], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6]]

@@ -8,8 +8,9 @@ from models import EOS, MASK, PAD, Scripted, counted_forwards, padded, row_of_lo
 from probes import BLOCK_DECODERS, BLOCK_POLICIES, answer, block_cases
 from promises import compare, same
 
-from dllm_generate.canvas import Canvas, Layout
+from dllm_generate.canvas import Canvas
 from dllm_generate.decoders.editing import EditingDecoder
+from dllm_generate.layout import Layout
 from dllm_generate.schedules.seeded import SeededSchedule
 
 SEEDED = {"attention": "block_causal", "logits_shift": True, "schedule": "seeded"}
