@@ -18,7 +18,8 @@ def decoder_of(trace):
         return HierarchicalDecoder(params["threshold"], params["low_threshold"])
     if "decoder" not in params:
         return ThresholdDecoder(params["threshold"])
-    kind, threshold = params["decoder"]["type"], params["decoder"]["threshold"]
+    # The kind has two names in the golden data.
+    kind, threshold = params["decoder"].get("type") or params["decoder"]["t"], params["decoder"]["threshold"]
     if kind == "hierarchy":
         return HierarchicalDecoder(threshold, params["decoder"]["low_threshold"], ties=True)
     return {"threshold": ThresholdDecoder, "credit": CreditDecoder}[kind](threshold, near_tie=1e-5)

@@ -1,18 +1,13 @@
 """SDAR's, LLaDA2.0's and LLaDA2.1's generate, step by step: the real loops on stored logits."""
 
-from dataclasses import dataclass, replace
-
 import pytest
 import torch
 from kit import cases, documented, tensors
 from models import Scripted
+from refining import Published, refining_decoder
 from torch.nn.functional import pad
 
-from dllm_generate import Decoder, DiffusionGenerationConfig
-from dllm_generate.decoders.dynamic import DynamicDecoder
-from dllm_generate.decoders.editing import EditingDecoder
-from dllm_generate.decoders.fixed import FixedDecoder
-from dllm_generate.sampling import Sampler
+from dllm_generate import DiffusionGenerationConfig
 
 FILES = ("sdar_generate", "llada2", "llada21")
 CASES = {(file, case["id"]): case for file in FILES for case in cases(f"scripted/{file}")}
@@ -24,59 +19,6 @@ OVERWRITTEN = {("sdar_generate", "s022"), ("sdar_generate", "s034")}
 LATE_STOP = {("llada2", "b019")}
 # The mask id has a share in a confidence that decides, or is the prediction.
 WITH_MASK = {("llada2", "b007"), ("llada21", "b030")}
-
-
-@dataclass(frozen=True)
-class ArgmaxSampler(Sampler):
-    """Takes the most likely token of the filtered distribution, as the golden data does in place of a draw."""
-
-    def __call__(self, scores, noise):
-        scores = scores.float()
-        if self.warpers is not None:
-            scores = self.warpers(None, scores.flatten(0, 1)).view_as(scores)
-        confidence, tokens = scores.softmax(-1).max(-1)
-        return tokens, confidence
-
-
-@dataclass(frozen=True)
-class Published(Decoder):
-    """A decoder with that sampler. With a `mask` it may choose the mask id, and then writes nothing there."""
-
-    inner: Decoder | None = None
-    mask: int = -1
-
-    @property
-    def revocable(self):
-        return self.inner.revocable
-
-    def start(self, blocks, sampler):
-        return self.inner.start(blocks, ArgmaxSampler(sampler.warpers))
-
-    def reset(self, state, rows):
-        self.inner.reset(state, rows)
-
-    def __call__(self, input_ids, scores, *, ran, **kwargs):
-        output = self.inner(input_ids, scores, ran=ran, **kwargs)
-        return replace(output, commit=output.commit & (output.tokens != self.mask), waits=ran)
-
-
-def options_of(file, params):
-    """The decoder and the options of a case."""
-    if file == "llada2":
-        steps = min(params["steps"], params["gen_length"] // params["minimal_topk"])
-        return DynamicDecoder(threshold=params["threshold"], steps_per_block=steps, quota="block"), {}
-    if file == "llada21":
-        return EditingDecoder(
-            params["threshold"], params["editing_threshold"], params["max_post_steps"], params["num_to_transfer"]
-        ), {}
-    planned = {"steps_per_block": params["denoising_steps"], "quota": "block"}
-    if params["remasking_strategy"] == "sequential":
-        decoder = FixedDecoder(**planned, ranking="left_to_right")
-    elif params["remasking_strategy"] == "low_confidence_static":
-        decoder = FixedDecoder(**planned)
-    else:
-        decoder = DynamicDecoder(**planned, threshold=params["confidence_threshold"])
-    return decoder, {"do_sample": True, **{name: params[name] for name in ("temperature", "top_k", "top_p")}}
 
 
 def run(file, case, policy):
@@ -103,9 +45,10 @@ def run(file, case, policy):
         facts["eos_token_id"] = None
     for name, value in facts.items():
         setattr(model.generation_config, name, value)
-    decoder, options = options_of(file, params)
+    decoder, options = refining_decoder(params), {}
     if file == "sdar_generate":
         decoder = Published(inner=decoder)
+        options = {"do_sample": True, **{name: params[name] for name in ("temperature", "top_k", "top_p")}}
     elif with_mask:
         decoder = Published(inner=decoder, mask=case["mask_id"])
     config = DiffusionGenerationConfig(

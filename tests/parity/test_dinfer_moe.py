@@ -17,12 +17,6 @@ def models():
     return {name: LLaDAMoEForMaskedDiffusion.from_pretrained(GOLDEN / "models" / name).eval() for name in names}
 
 
-def decoder(trace):
-    """The decoder of a trace, whose kind is called `t` in this file."""
-    params = trace["params"]
-    return decoder_of({"params": {**params, "decoder": {"type": params["decoder"]["t"], **params["decoder"]}}})
-
-
 @pytest.mark.parametrize("name", TRACES)
 def test_tokens_and_forwards(name, models):
     trace = TRACES[name]
@@ -30,7 +24,7 @@ def test_tokens_and_forwards(name, models):
         torch.tensor(trace["prompt"]),
         max_new_tokens=trace["params"]["gen_length"],
         block_length=trace["params"]["block_length"],
-        decoder=decoder(trace),
+        decoder=decoder_of(trace),
         cache_policy="none",
         return_dict_in_generate=True,
     )
