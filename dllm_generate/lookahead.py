@@ -4,7 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from .decoders import Decoder
-from .registry import is_int, require
+from .registry import is_int, require, settings_of
 from .schedules import Blocks
 
 if TYPE_CHECKING:
@@ -43,13 +43,7 @@ class Lookahead:
         Raises:
             ValueError: for any other value, and for unknown keys.
         """
-        if option is None or option is False:
-            return None
-        require(option is True or isinstance(option, dict), "lookahead", option, "a bool or a dict")
-        values = dict(option) if isinstance(option, dict) else {}
-        known = [field.name for field in dataclasses.fields(cls)]
-        require(set(values) <= set(known), "lookahead", option, f"a dict with keys of {known}")
-        return cls(**values)
+        return settings_of(cls, "lookahead", option)
 
     def validate(self, decoder: Decoder, blocks: Blocks, smoothing: "Smoothing | None") -> None:
         """Raises ValueError where look-ahead cannot serve a call."""

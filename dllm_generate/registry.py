@@ -116,6 +116,24 @@ class Registry(Generic[T]):
         }
 
 
+def settings_of(cls: type[T], name: str, option: bool | dict[str, Any] | None) -> T | None:
+    """Makes the dataclass `cls` that the option `name` asks for.
+
+    Args:
+        option: None or False is nothing, True the default, a dict gives fields.
+
+    Raises:
+        ValueError: for any other value, and for unknown keys.
+    """
+    if option is None or option is False:
+        return None
+    require(option is True or isinstance(option, dict), name, option, "a bool or a dict")
+    values = dict(option) if isinstance(option, dict) else {}
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    require(set(values) <= set(known), name, option, f"a dict with keys of {known}")
+    return cls(**values)
+
+
 def require(condition: bool, option: str, value: Any, allowed: str) -> None:
     """Raises the standard ValueError (option, value, what is allowed) unless `condition` holds."""
     if not condition:

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from .decoders import Decoder
-from .registry import is_int, is_number, require
+from .registry import is_int, is_number, require, settings_of
 from .rows import Rows
 
 # Columns whose logits are held at once.
@@ -58,14 +58,7 @@ class Smoothing:
         Raises:
             ValueError: for any other value, and for unknown keys.
         """
-        if option is None or option is False:
-            return None
-        require(option is True or isinstance(option, dict), "smoothing", option, "a bool or a dict")
-        values = dict(option) if isinstance(option, dict) else {}
-        known = [field.name for field in dataclasses.fields(cls)]
-        unknown = sorted(set(values) - set(known))
-        require(not unknown, "smoothing", option, f"a dict with keys of {known}")
-        return cls(**values)
+        return settings_of(cls, "smoothing", option)
 
     def validate(self, decoder: Decoder, model: Any, guided: bool) -> None:
         """Raises ValueError where smoothing cannot serve a call."""
