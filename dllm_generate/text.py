@@ -99,7 +99,7 @@ def reply(
     streamer: Any = None,
     **options: Any,
 ) -> list[Reply]:
-    """Generates the next message of every conversation, as one batch.
+    """Generates the next message of every conversation, as one batch; with `infill`, the conversations filled in.
 
     Args:
         model: with our `generate`.
@@ -114,7 +114,9 @@ def reply(
     inputs = {name: value.to(model.device) for name, value in encode(tokenizer, conversations).items()}
     begin = time.perf_counter()
     output = model.generate(**inputs, tokenizer=tokenizer, streamer=streamer, return_dict_in_generate=True, **options)
-    ids = output.sequences[:, inputs["input_ids"].shape[1] :].tolist()
+    # With infilling, what is generated lies inside the prompt, and steps are those of the whole sequence.
+    first = output.sequences.shape[1] - output.commit_step.shape[1]
+    ids = output.sequences[:, first:].tolist()
     seconds = time.perf_counter() - begin
     no_text = set().union(*special_ids(model, tokenizer, **options).values())
     counts = (output.tokens_per_forward * output.num_forwards).round().long().tolist()

@@ -142,3 +142,13 @@ def test_an_answer_holds_no_special_ids(folder):
         ).text
         ids = set(tokenizer(answer, add_special_tokens=False).input_ids)
         assert not ids & {tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+
+
+def test_infilling_prints_the_text_filled_in():
+    """The prompt itself is what is generated."""
+    prompt = "Add 381 and <|mask|> column by column."
+    result = CliRunner().invoke(app, ["run", prompt, "--set", "infill=true"])
+    assert result.exit_code == 0
+    before, after = prompt.split("<|mask|>")
+    assert result.stdout.startswith(before) and result.stdout.rstrip().endswith(after)
+    assert len(result.stdout.rstrip()) > len(before + after)
