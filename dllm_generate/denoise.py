@@ -75,10 +75,10 @@ def advance(run: Run, blocks: Blocks, plan: Plan, window: Window, launch: Launch
 
 
 def _show(run: Run, observers: Iterable[Callable[[Run], None]]) -> None:
-    shown = run if run.drafts is None else run.drafts.trunk(run)
+    shown = run if run.drafts is None or not observers else run.drafts.trunk(run)
     for observer in observers:
         observer(shown)
-    if run.drafts is not None:
+    if run.drafts is not None and shown is not run:
         run.canvas.finished = shown.canvas.finished.repeat_interleave(run.drafts.copies)
 
 

@@ -78,9 +78,9 @@ class Launch(NamedTuple):
         for group in self.groups:
             for row in group.rows:
                 room[row], skip[row] = group.width, group.skip
-        least = torch.tensor([[width // 2 for width in room], room, skip], device=window.lo.device)
+        half, room, skip = torch.tensor([[width // 2 for width in room], room, skip], device=window.lo.device)
         width = window.hi - window.lo
-        suits = (width > least[0]) & (width <= least[1]) & (window.behind - window.lo >= least[2])
+        suits = (width > half) & (width <= room) & (window.behind - window.lo >= skip)
         return ~suits.view(-1, len(self.running)).all(0)
 
 

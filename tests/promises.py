@@ -1,10 +1,11 @@
 """What is compared between two runs, and what holds for every row."""
 
 import torch
-from models import MASK, PAD
+from models import MASK, PAD, padded
 from probes import answer
 
 SAMPLED = {"do_sample": True, "temperature": 0.9, "top_k": 20}
+RAGGED = padded([[5], [3, 1, 4, 1, 5], [9, 2, 6]])
 
 
 def compare(output, row, alone):
@@ -32,6 +33,14 @@ def check_row(case, output, row):
     assert (steps[: len(tokens)] >= 0).all() and (steps[len(tokens) :] == -1).all()
     text = len(tokens) - (tokens[-1] in ends)
     torch.testing.assert_close(output.tokens_per_forward[row], torch.tensor(text / int(output.num_forwards[row])))
+
+
+def same_text(one, other):
+    """Tokens, their steps and confidences, and why the rows ended."""
+    assert torch.equal(one.sequences, other.sequences)
+    assert torch.equal(one.commit_step, other.commit_step)
+    assert one.finish_reason == other.finish_reason
+    torch.testing.assert_close(one.confidence, other.confidence, atol=1e-4, rtol=1e-4)
 
 
 def same(one, other):

@@ -6,11 +6,11 @@ Dream 7B: Diffusion Large Language Models, arXiv 2508.15487; DiffuCoder, arXiv 2
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
-from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Qwen2Config
+from transformers import Qwen2Config
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM, Qwen2Model
 
-from dllm_generate.families.base import Family, register_family
+from dllm_generate.families.base import Family
+from dllm_generate.families.native import assemble, register_native
 from dllm_generate.families.presets import default_presets
 from dllm_generate.families.published import TrainedPadding
 from dllm_generate.families.qwen import PublishedQwenConfig
@@ -85,12 +85,7 @@ class DreamForMaskedDiffusion(DiffusionGenerationMixin, Qwen2ForCausalLM):
     config: DreamConfig
 
     def __init__(self, config: DreamConfig) -> None:
-        # Past Qwen2ForCausalLM's constructor, which would build a stock Qwen2Model.
-        super(Qwen2ForCausalLM, self).__init__(config)
-        self.model = DreamModel(config)
-        self.vocab_size = config.vocab_size
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+        assemble(self, Qwen2ForCausalLM, DreamModel, config)
 
 
 DREAM = Family(
@@ -100,8 +95,4 @@ DREAM = Family(
     presets={**default_presets("bidirectional", block_length=32), "published": _PUBLISHED},
 )
 
-register_family(DREAM, DreamConfig, architectures=("DreamModel", "DreamForMaskedDiffusion"))
-AutoConfig.register(DreamConfig.model_type, DreamConfig, exist_ok=True)
-# The published model cards load Dream through AutoModel and expect logits.
-AutoModel.register(DreamConfig, DreamForMaskedDiffusion, exist_ok=True)
-AutoModelForCausalLM.register(DreamConfig, DreamForMaskedDiffusion, exist_ok=True)
+register_native(DREAM, DreamConfig, DreamForMaskedDiffusion, "DreamModel")

@@ -6,12 +6,12 @@ Fast-dLLM v2: Efficient Block-Diffusion LLM, arXiv 2509.26328.
 from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
-from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Qwen2Config
+from transformers import Qwen2Config
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM, Qwen2Model
 
-from dllm_generate.families.base import Family, register_family
+from dllm_generate.families.base import Family
 from dllm_generate.families.masking import BlockCausalBody
+from dllm_generate.families.native import assemble, register_native
 from dllm_generate.families.presets import default_presets
 from dllm_generate.families.published import TrainedPadding
 from dllm_generate.families.qwen import PublishedQwenConfig
@@ -83,12 +83,7 @@ class Fast_dLLM_QwenForCausalLM(DiffusionGenerationMixin, Qwen2ForCausalLM):
     config: Fast_dLLM_QwenConfig
 
     def __init__(self, config: Fast_dLLM_QwenConfig) -> None:
-        # Past Qwen2ForCausalLM's constructor, which would build a stock Qwen2Model.
-        super(Qwen2ForCausalLM, self).__init__(config)
-        self.model = Fast_dLLM_QwenModel(config)
-        self.vocab_size = config.vocab_size
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+        assemble(self, Qwen2ForCausalLM, Fast_dLLM_QwenModel, config)
 
 
 FAST_DLLM = Family(
@@ -101,7 +96,4 @@ FAST_DLLM = Family(
     presets={**default_presets("block_causal", block_length=32), "published": _PUBLISHED},
 )
 
-register_family(FAST_DLLM, Fast_dLLM_QwenConfig, architectures=("Fast_dLLM_QwenForCausalLM",))
-AutoConfig.register(Fast_dLLM_QwenConfig.model_type, Fast_dLLM_QwenConfig, exist_ok=True)
-AutoModel.register(Fast_dLLM_QwenConfig, Fast_dLLM_QwenForCausalLM, exist_ok=True)
-AutoModelForCausalLM.register(Fast_dLLM_QwenConfig, Fast_dLLM_QwenForCausalLM, exist_ok=True)
+register_native(FAST_DLLM, Fast_dLLM_QwenConfig, Fast_dLLM_QwenForCausalLM, "Fast_dLLM_QwenForCausalLM")

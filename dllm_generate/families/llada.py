@@ -6,13 +6,12 @@ Large Language Diffusion Models, arXiv 2502.09992; LLaDA 1.5, arXiv 2505.19223.
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
-from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers import LlamaConfig
 from transformers.core_model_loading import WeightConverter, WeightRenaming
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaModel
 
-from dllm_generate.families.base import Family, register_family
+from dllm_generate.families.base import Family
+from dllm_generate.families.native import assemble, register_native
 from dllm_generate.families.presets import default_presets
 from dllm_generate.families.published import (
     TrainedPadding,
@@ -181,12 +180,7 @@ class LLaDAForMaskedDiffusion(DiffusionGenerationMixin, LlamaForCausalLM):
                 f"{type(self).__name__} needs a LLaDAConfig, got {type(config).__name__}: load the checkpoint with "
                 "AutoModelForCausalLM."
             )
-        # Past LlamaForCausalLM's constructor, which would build a stock LlamaModel.
-        super(LlamaForCausalLM, self).__init__(config)
-        self.model = LLaDAModel(config)
-        self.vocab_size = config.vocab_size
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+        assemble(self, LlamaForCausalLM, LLaDAModel, config)
 
 
 # The look-behinds keep names that both layouts share (up_proj, q_proj ...) from being renamed twice, and `norm` from
@@ -213,9 +207,4 @@ LLADA = Family(
     presets=default_presets("bidirectional", block_length=32),
 )
 
-register_family(LLADA, LLaDAConfig, architectures=("LLaDAModelLM", "LLaDAForMaskedDiffusion"))
-register_checkpoint_conversion_mapping(LLaDAConfig.model_type, _RENAMINGS, overwrite=True)
-AutoConfig.register(LLaDAConfig.model_type, LLaDAConfig, exist_ok=True)
-# The published model cards load LLaDA through AutoModel and expect logits.
-AutoModel.register(LLaDAConfig, LLaDAForMaskedDiffusion, exist_ok=True)
-AutoModelForCausalLM.register(LLaDAConfig, LLaDAForMaskedDiffusion, exist_ok=True)
+register_native(LLADA, LLaDAConfig, LLaDAForMaskedDiffusion, "LLaDAModelLM", _RENAMINGS)

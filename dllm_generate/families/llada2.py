@@ -7,16 +7,15 @@ config; they differ in how they decode, which the generation config says.
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
-from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Glm4MoeConfig
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers import Glm4MoeConfig
 from transformers.core_model_loading import WeightConverter, WeightRenaming
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM, Glm4MoeModel
 
-from dllm_generate.families.base import Family, register_family
+from dllm_generate.families.base import Family
 from dllm_generate.families.experts import FUSED, FusedExperts
 from dllm_generate.families.fused import SplitRows
 from dllm_generate.families.masking import BlockCausalBody
+from dllm_generate.families.native import assemble, register_native
 from dllm_generate.families.presets import default_presets
 from dllm_generate.families.published import TrainedPadding, take_published_names
 from dllm_generate.families.qwen import PublishedQwenConfig
@@ -139,12 +138,7 @@ class LLaDA2MoeForMaskedDiffusion(DiffusionGenerationMixin, FusedExperts, Glm4Mo
     _keys_to_ignore_on_load_unexpected: ClassVar[list[str]] = []
 
     def __init__(self, config: LLaDA2MoeConfig) -> None:
-        # Past Glm4MoeForCausalLM's constructor, which would build a stock Glm4MoeModel.
-        super(Glm4MoeForCausalLM, self).__init__(config)
-        self.model = LLaDA2MoeModel(config)
-        self.vocab_size = config.vocab_size
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+        assemble(self, Glm4MoeForCausalLM, LLaDA2MoeModel, config)
 
 
 _CONVERSION: list[WeightConverter | WeightRenaming] = [
@@ -170,8 +164,4 @@ LLADA2 = Family(
     presets={**_DEFAULTS, "published": {**_DEFAULTS["published"], "decoder": "dynamic", "threshold": 0.95}},
 )
 
-register_family(LLADA2, LLaDA2MoeConfig, architectures=("LLaDA2MoeModelLM", "LLaDA2MoeForMaskedDiffusion"))
-register_checkpoint_conversion_mapping(LLaDA2MoeConfig.model_type, _CONVERSION, overwrite=True)
-AutoConfig.register(LLaDA2MoeConfig.model_type, LLaDA2MoeConfig, exist_ok=True)
-AutoModel.register(LLaDA2MoeConfig, LLaDA2MoeForMaskedDiffusion, exist_ok=True)
-AutoModelForCausalLM.register(LLaDA2MoeConfig, LLaDA2MoeForMaskedDiffusion, exist_ok=True)
+register_native(LLADA2, LLaDA2MoeConfig, LLaDA2MoeForMaskedDiffusion, "LLaDA2MoeModelLM", _CONVERSION)

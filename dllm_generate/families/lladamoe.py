@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Qwen3MoeConfig
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers import Qwen3MoeConfig
 from transformers.core_model_loading import WeightConverter, WeightRenaming
 from transformers.models.qwen3_moe.modeling_qwen3_moe import (
     Qwen3MoeForCausalLM,
@@ -17,8 +16,9 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import (
     Qwen3MoeSparseMoeBlock,
 )
 
-from dllm_generate.families.base import Family, register_family
+from dllm_generate.families.base import Family
 from dllm_generate.families.experts import FUSED, FusedExperts
+from dllm_generate.families.native import assemble, register_native
 from dllm_generate.families.presets import default_presets
 from dllm_generate.families.published import TrainedPadding, take_published_names
 from dllm_generate.families.qwen import PublishedQwenConfig
@@ -176,15 +176,10 @@ class LLaDAMoEForMaskedDiffusion(DiffusionGenerationMixin, FusedExperts, Qwen3Mo
     config: LLaDAMoEConfig
 
     def __init__(self, config: LLaDAMoEConfig) -> None:
-        # Past Qwen3MoeForCausalLM's constructor, which would build a stock Qwen3MoeModel.
-        super(Qwen3MoeForCausalLM, self).__init__(config)
-        self.model = LLaDAMoEModel(config)
-        self.vocab_size = config.vocab_size
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        assemble(self, Qwen3MoeForCausalLM, LLaDAMoEModel, config)
         self.router_aux_loss_coef = config.router_aux_loss_coef
         self.num_experts = config.num_experts
         self.num_experts_per_tok = config.num_experts_per_tok
-        self.post_init()
 
 
 _CONVERSION: list[WeightConverter | WeightRenaming] = [
@@ -199,9 +194,4 @@ LLADA_MOE = Family(
     presets=default_presets("bidirectional", block_length=32),
 )
 
-register_family(LLADA_MOE, LLaDAMoEConfig, architectures=(_PUBLISHED, "LLaDAMoEForMaskedDiffusion"))
-register_checkpoint_conversion_mapping(LLaDAMoEConfig.model_type, _CONVERSION, overwrite=True)
-AutoConfig.register(LLaDAMoEConfig.model_type, LLaDAMoEConfig, exist_ok=True)
-# The published model cards load LLaDA-MoE through AutoModel and expect logits.
-AutoModel.register(LLaDAMoEConfig, LLaDAMoEForMaskedDiffusion, exist_ok=True)
-AutoModelForCausalLM.register(LLaDAMoEConfig, LLaDAMoEForMaskedDiffusion, exist_ok=True)
+register_native(LLADA_MOE, LLaDAMoEConfig, LLaDAMoEForMaskedDiffusion, _PUBLISHED, _CONVERSION)

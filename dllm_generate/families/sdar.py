@@ -6,12 +6,12 @@ SDAR: A Synergistic Diffusion-AutoRegression Paradigm, arXiv 2510.06303.
 from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
-from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Qwen3Config
+from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM, Qwen3Model
 
-from dllm_generate.families.base import Family, register_family
+from dllm_generate.families.base import Family
 from dllm_generate.families.masking import BlockCausalBody
+from dllm_generate.families.native import assemble, register_native
 from dllm_generate.families.presets import default_presets
 from dllm_generate.families.published import TrainedPadding
 from dllm_generate.families.qwen import PublishedQwenConfig
@@ -74,12 +74,7 @@ class SDARForCausalLM(DiffusionGenerationMixin, Qwen3ForCausalLM):
     config: SDARConfig
 
     def __init__(self, config: SDARConfig) -> None:
-        # Past Qwen3ForCausalLM's constructor, which would build a stock Qwen3Model.
-        super(Qwen3ForCausalLM, self).__init__(config)
-        self.model = SDARModel(config)
-        self.vocab_size = config.vocab_size
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+        assemble(self, Qwen3ForCausalLM, SDARModel, config)
 
 
 _DEFAULTS = default_presets("block_causal", block_length=4)
@@ -93,7 +88,4 @@ SDAR = Family(
     presets={**_DEFAULTS, "published": {**_DEFAULTS["published"], "decoder": "dynamic", "threshold": 0.85}},
 )
 
-register_family(SDAR, SDARConfig, architectures=("SDARForCausalLM",))
-AutoConfig.register(SDARConfig.model_type, SDARConfig, exist_ok=True)
-AutoModel.register(SDARConfig, SDARForCausalLM, exist_ok=True)
-AutoModelForCausalLM.register(SDARConfig, SDARForCausalLM, exist_ok=True)
+register_native(SDAR, SDARConfig, SDARForCausalLM, "SDARForCausalLM")

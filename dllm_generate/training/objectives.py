@@ -4,6 +4,7 @@ Each objective turns a batch of whole answers (`dllm_generate.training.data.Batc
 All randomness comes from the generator that is passed in, so that a resumed run repeats itself.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,12 +34,12 @@ class Corrupted:
     weights: Tensor
 
 
-class Objective:
+class Objective(ABC):
     """Base of the objectives: `objective(model, batch, generator)` is the loss of one forward."""
 
+    @abstractmethod
     def corrupt(self, batch: Batch, generator: torch.Generator) -> Corrupted:
         """Draws one training example per row; see `Corrupted` for the shapes."""
-        raise NotImplementedError
 
     def __call__(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Tensor:
         """Weighted cross entropy of the model on a freshly corrupted batch.

@@ -6,11 +6,12 @@ import pytest
 import torch
 from models import MASK, Scripted, counted_forwards, padded, table, tiny_llada
 from probes import answer
+from promises import RAGGED
+from promises import same_text as same
 
 from dllm_generate import DiffusionCache
 from dllm_generate.decoders.joint import windowed_sum
 
-RAGGED = padded([[5], [3, 1, 4, 1, 5], [9, 2, 6]])
 ONE = {"input_ids": torch.tensor([[3, 1, 4]])}
 LOSSY = {"drafts": 9, "lossless": False}
 
@@ -18,12 +19,6 @@ LOSSY = {"drafts": 9, "lossless": False}
 def call(model, inputs, **options):
     torch.manual_seed(3)
     return model.generate(**inputs, return_dict_in_generate=True, **options)
-
-
-def same(one, other):
-    assert torch.equal(one.sequences, other.sequences)
-    assert torch.equal(one.commit_step, other.commit_step)
-    torch.testing.assert_close(one.confidence, other.confidence, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("drafts", [2, 4, 6])

@@ -5,7 +5,7 @@ import torch
 from counting import reads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import MASK, counted_forwards, padded
+from models import MASK, counted_forwards
 from probes import (
     BLOCK_CAUSAL,
     BLOCK_DECODERS,
@@ -17,11 +17,10 @@ from probes import (
     answer,
     block_cases,
 )
-from promises import SAMPLED, check_row, compare, same
+from promises import RAGGED, SAMPLED, check_row, compare, same
 
 from dllm_generate.schedules.block_diffusion import BlockDiffusionSchedule
 
-RAGGED = padded([[5], [3, 1, 4, 1, 5], [9, 2, 6]])
 LIKE = {"return_dict_in_generate": True, **BLOCK_CAUSAL}
 
 

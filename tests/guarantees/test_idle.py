@@ -6,14 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import padded
 from probes import DECODERS, GRID, Idling, cases
-from promises import SAMPLED, same
+from promises import RAGGED, SAMPLED, same
 
 import dllm_generate.denoise as loop
 from dllm_generate.schedules.blockwise import BlockwiseSchedule
-
-RAGGED = padded([[5], [3, 1, 4, 1, 5], [9, 2, 6]])
 
 
 def both(model, inputs, options, plain, salt=7):

@@ -6,8 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import MASK, counted_forwards, padded
+from models import MASK, counted_forwards
 from probes import FINAL, MEMORYLESS, POLICIES, Idling, answer, cases
+from promises import RAGGED, SAMPLED
+from promises import same_text as same
 
 from dllm_generate import DECODERS, Decoder
 from dllm_generate.bundled import load
@@ -15,17 +17,6 @@ from dllm_generate.decoders.base import DecoderOutput
 from dllm_generate.evaluation.tasks import heldout_problems
 from dllm_generate.schedules.blockwise import BlockwiseSchedule
 from dllm_generate.text import encode, user
-
-RAGGED = padded([[5], [3, 1, 4, 1, 5], [9, 2, 6]])
-SAMPLED = {"do_sample": True, "temperature": 0.9, "top_k": 20}
-
-
-def same(one, other):
-    """Tokens, their steps and confidences, and why the rows ended."""
-    assert torch.equal(one.sequences, other.sequences)
-    assert torch.equal(one.commit_step, other.commit_step)
-    assert one.finish_reason == other.finish_reason
-    torch.testing.assert_close(one.confidence, other.confidence, atol=1e-4, rtol=1e-4)
 
 
 def call(model, inputs, options, **more):
