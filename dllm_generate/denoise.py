@@ -7,6 +7,7 @@ import torch
 from .caches import Plan
 from .canvas import Canvas
 from .forward import block_scores
+from .noising import refill
 from .progress import checked, faults, mostly_tied, revised, with_progress
 from .run import Run
 from .schedules import Blocks
@@ -61,7 +62,7 @@ def prepare(run: Run, launch: Launch | None = None) -> tuple[Blocks, Plan, Windo
     window = Window.of(run, blocks, plan)
     if launch is None:
         return blocks, plan, window
-    idle = launch.misfits(window)
+    idle = launch.misfits(window, blocks)
     if run.drafts is not None:
         idle = run.drafts.together(idle if run.cache is None else idle | plan.refresh, blocks.ran)
     return blocks.without(idle), plan, window
@@ -69,6 +70,7 @@ def prepare(run: Run, launch: Launch | None = None) -> tuple[Blocks, Plan, Windo
 
 def advance(run: Run, blocks: Blocks, plan: Plan, window: Window, launch: Launch) -> None:
     """A step, and what drafts make of it."""
+    blocks = blocks.cut(launch.slots)
     scores = step(run, blocks, plan, window, launch.groups)
     if run.drafts is not None:
         run.drafts.settle(run, blocks, plan, scores, refreshed=launch.refresh)
@@ -88,9 +90,10 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[Grou
     Returns:
         Scores `(B * slots, k, V)`, after bans and processors.
     """
-    canvas, state, ran = run.canvas, run.state, blocks.ran
+    canvas, ran = run.canvas, blocks.ran
     batch, slots, length = blocks.columns.shape
     live, columns = blocks.live.flatten(), blocks.columns.flatten(1)
+    run.state = state = run.state.following(blocks.index)
     run.decoder.begin(state, blocks.index.flatten(), live)
     state.noise = run.noise(columns, slots)
 
@@ -104,6 +107,7 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[Grou
     threshold = _threshold(run, slots)
     output = run.decoder(block_ids, scores, open_mask=open_mask, ran=live, state=state, threshold=threshold)
     output = checked(output, run.decoder, open_mask)
+    run.backbone.absorb(scores, output.temperature, blocks)
     if state.editable is not None:
         again, output.commit = revised(output, open_mask, state.editable)
         canvas.reopen(columns, again.view(batch, -1))
@@ -111,7 +115,7 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[Grou
     if run.tied is not None:
         run.tied = run.tied | mostly_tied(output.confidence, open_mask)
     force = blocks.force.flatten() if output.waits is None else blocks.force.flatten() & ~output.waits
-    commit = with_progress(output.commit & open_mask, output.confidence, open_mask, force)
+    commit = with_progress(output.commit & open_mask, output.priority, open_mask, force)
 
     fault = faults(scores, output.tokens, open_mask, commit, canvas.mask_token_id)
     tokens, confidence, commit = (x.view(batch, -1) for x in (output.tokens, output.confidence, commit))
@@ -121,7 +125,9 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[Grou
     canvas.commit(columns, tokens, confidence, commit > run.fault[:, None], run.steps)
     if output.settled is not None:
         canvas.hold(columns.amax(1), ~output.settled.view(batch, -1).all(1), ran)
-    canvas.forwards = canvas.forwards + ran
+    if run.vocabulary is not None or output.provisional is not None:
+        refill(run, columns, output.provisional, live)
+    canvas.forwards = canvas.forwards + run.backbone.passes(ran, plan.lo < blocks.start)
     state.step = state.step + live
     run.cache_state.advance(plan, blocks)
     run.schedule.advance(canvas, ran)

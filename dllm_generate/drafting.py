@@ -44,7 +44,7 @@ def chain(run: "Run", columns: torch.Tensor, scores: torch.Tensor, opened: torch
     for later in range(count):
         state.noise = run.noise(columns, 1, later)
         output = run.decoder(ids, scores, open_mask=left, ran=live, state=state)
-        commit = with_progress(output.commit & left, output.confidence, left, live)
+        commit = with_progress(output.commit & left, output.priority, left, live)
         ids, left = torch.where(commit, output.tokens, ids), left & ~commit
         state.step = state.step + live
         tokens.append(ids)

@@ -5,10 +5,13 @@ import torch
 from .decoders import Decoder, DecoderOutput
 
 MASK_PREDICTED = 2
-_DTYPES = {"tokens": torch.long, "confidence": torch.float32}
-_PER_ROW = ("waits", "settled")
+_DTYPES = {
+    **{"tokens": torch.long, "provisional": torch.long},
+    **{"confidence": torch.float32, "rank": torch.float32, "temperature": torch.float32},
+}
+_PER_ROW = ("temperature", "waits", "settled")
 _REVISIONS = ("reopen", "edit")
-_OPTIONAL = (*_REVISIONS, *_PER_ROW)
+_OPTIONAL = (*_REVISIONS, *_PER_ROW, "rank", "provisional")
 
 
 def checked(output: DecoderOutput, decoder: Decoder, open_mask: torch.Tensor) -> DecoderOutput:
@@ -89,9 +92,9 @@ def mostly_tied(confidence: torch.Tensor, open_mask: torch.Tensor) -> torch.Tens
 
 
 def with_progress(
-    commit: torch.Tensor, confidence: torch.Tensor, open_mask: torch.Tensor, force: torch.Tensor
+    commit: torch.Tensor, rank: torch.Tensor, open_mask: torch.Tensor, force: torch.Tensor
 ) -> torch.Tensor:
     """Adds the best open position (left-most on ties) of those rows `(R,)` in `force` that commit nothing."""
-    best = confidence.masked_fill(~open_mask, float("-inf")).argmax(-1, keepdim=True)
+    best = rank.masked_fill(~open_mask, float("-inf")).argmax(-1, keepdim=True)
     stuck = (force & ~commit.any(-1))[:, None] & open_mask
     return commit | (stuck & (torch.arange(commit.shape[-1], device=commit.device) == best))

@@ -66,14 +66,16 @@ class Launch(NamedTuple):
         groups: its forwards.
         running: rows that are not finished.
         refresh: whether a row rewrites what its later windows leave out.
+        slots: blocks of a row that take part.
     """
 
     groups: list[Group]
     running: list[int]
     refresh: bool
+    slots: int
 
-    def misfits(self, window: Window) -> torch.Tensor:
-        """Returns `(B,)`: rows whose window of a later step these forwards do not suit."""
+    def misfits(self, window: Window, blocks: Blocks) -> torch.Tensor:
+        """Returns `(B,)`: rows whose window or blocks of a later step these forwards do not suit."""
         room, skip = [0] * window.lo.numel(), [0] * window.lo.numel()
         for group in self.groups:
             for row in group.rows:
@@ -81,16 +83,18 @@ class Launch(NamedTuple):
         half, room, skip = torch.tensor([[width // 2 for width in room], room, skip], device=window.lo.device)
         width = window.hi - window.lo
         suits = (width > half) & (width <= room) & (window.behind - window.lo >= skip)
-        return ~suits.view(-1, len(self.running)).all(0)
+        misfits = ~suits.view(-1, len(self.running)).all(0)
+        return misfits if blocks.used is None else misfits | (blocks.used > self.slots)
 
 
 def read(run: Run, blocks: Blocks, plan: Plan, window: Window) -> Launch:
     """The one host read of a step. Raises ValueError for rows with a fault."""
     batch, models = run.steps.numel(), window.lo.numel()
     flags = torch.stack([run.fault, blocks.ran, run.canvas.finished, plan.refresh]).flatten()
-    packed = torch.cat([window.lo, window.hi, window.behind, flags]).tolist()
+    used = [] if blocks.used is None else [blocks.used]
+    packed = torch.cat([window.lo, window.hi, window.behind, flags, *used]).tolist()
     lo, hi, behind = (packed[i * models : (i + 1) * models] for i in range(3))
-    fault, ran, finished, refresh = (packed[3 * models + i * batch :][:batch] for i in range(4))
+    fault, ran, finished, refresh, use = (packed[3 * models + i * batch :][:batch] for i in range(5))
     if any(fault):
         _raise(run, fault)
     running = [row for row in range(batch) if not finished[row]]
@@ -105,7 +109,8 @@ def read(run: Run, blocks: Blocks, plan: Plan, window: Window) -> Launch:
                 rows = [*rows, half * len(running) + place]
                 classes[size] = Group(rows, max(widest, width), min(least, skip))
     refreshing = run.cache is not None and any(refresh[row] and ran[row] for row in running)
-    return Launch(list(classes.values()), running, refreshing)
+    slots = max((use[row] for row in running), default=1) if use else blocks.live.shape[1]
+    return Launch(list(classes.values()), running, refreshing, slots)
 
 
 def _raise(run: Run, fault: list[int]) -> None:

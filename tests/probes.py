@@ -9,6 +9,7 @@ from models import EOS, PAD, VOCABULARY, padded
 
 from dllm_generate.schedules.block_diffusion import BlockDiffusionSchedule
 from dllm_generate.schedules.blockwise import BlockwiseSchedule
+from dllm_generate.schedules.pipelined import PipelinedSchedule
 
 DECODERS = [
     {"decoder": "fixed"},
@@ -59,6 +60,8 @@ BLOCK_DECODERS = [options for options in DECODERS if options["decoder"] != "wino
     {"decoder": "entropy_bound", "decoder_config": {"gamma": 2.0, "include_last": True}},
     {"decoder": "editing", "threshold": 0.9, "decoder_config": {"editing_threshold": 0.2, "at_least": 2}},
 ]
+# What takes commits back cannot be built upon.
+PIPELINE_DECODERS = [options for options in BLOCK_DECODERS if options["decoder"] not in REVOCABLE]
 BLOCK_POLICIES = [NO_CACHE, {"cache_policy": "block"}]
 BLOCK_CAUSAL = {"attention": "block_causal", "schedule": "block_diffusion"}
 # Ids that the random model writes often: with them as EOS, rows end early and at different places.
@@ -125,6 +128,20 @@ def block_cases(draw, max_rows: int = 3, decoders=BLOCK_DECODERS, policies=BLOCK
     return case
 
 
+@st.composite
+def pipelined_cases(draw, max_rows: int = 3, decoders=PIPELINE_DECODERS, policies=BLOCK_POLICIES) -> Case:
+    """The same for pipelined blocks, with thresholds that admit some at once and others late."""
+    case = draw(block_cases(max_rows, decoders, policies))
+    share = st.sampled_from([0.1, 0.3, 0.5, 0.9, 1.0])
+    case.options["schedule"] = "pipelined"
+    case.options["schedule_config"] |= {
+        "block_add_threshold": draw(share),
+        "decoded_token_threshold": draw(share),
+        "blocks_in_flight": draw(st.sampled_from([None, None, 1, 2, 3])),
+    }
+    return case
+
+
 def answer(output: Any, row: int = 0) -> list[int]:
     """Generated ids of a row, EOS included and without the pad behind it."""
     steps = output.commit_step[row]
@@ -166,7 +183,7 @@ class Resting(Shared):
         draws = [hash((self.salt, tick, row)) % 1000 for row in canvas.row.tolist()]
         luck = torch.where(unfinished, torch.tensor(draws), -1)
         live = unfinished & ((luck >= 500) | (luck == luck.max()))
-        return dataclasses.replace(blocks, live=live[:, None], force=live[:, None])
+        return dataclasses.replace(blocks, live=blocks.live & live[:, None], force=blocks.force & live[:, None])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,4 +193,14 @@ class Idling(Resting, BlockwiseSchedule):
 
 @dataclasses.dataclass(frozen=True)
 class BlockIdling(Resting, BlockDiffusionSchedule):
+    salt: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineRecorder(Recording, PipelinedSchedule):
+    log: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineIdling(Resting, PipelinedSchedule):
     salt: int = 0

@@ -38,12 +38,15 @@ class CacheState(Rows):
     """What a policy may know about the past of a row; moved by the step, only where the row ran.
 
     Attributes:
-        block (`LongTensor (B,)`): start column of the block of the last refresh, -1 before the first one.
+        block, index (`LongTensor (B,)`): start column and number of the block of the last refresh, -1 before the first.
+        start (`LongTensor (B,)`): start column of the block of the last step.
         age (`LongTensor (B,)`): steps since the last refresh.
         steps (`LongTensor (B,)`): steps that the row has run.
     """
 
     block: torch.Tensor
+    index: torch.Tensor
+    start: torch.Tensor
     age: torch.Tensor
     steps: torch.Tensor
 
@@ -52,6 +55,8 @@ class CacheState(Rows):
         """The state before the first step."""
         return cls(
             block=torch.full_like(canvas.start, -1),
+            index=torch.full_like(canvas.start, -1),
+            start=torch.full_like(canvas.start, canvas.width),
             age=torch.zeros_like(canvas.start),
             steps=torch.zeros_like(canvas.start),
         )
@@ -61,6 +66,8 @@ class CacheState(Rows):
         self.steps = self.steps + blocks.ran
         refreshed = plan.refresh & blocks.ran
         self.block = torch.where(refreshed, blocks.start, self.block)
+        self.index = torch.where(refreshed, blocks.index[:, 0], self.index)
+        self.start = torch.where(blocks.ran, blocks.start, self.start)
         self.age = torch.where(refreshed, 1, self.age + blocks.ran)
 
 
@@ -125,12 +132,14 @@ class RefreshingPolicy(CachePolicy):
 
     def refreshes(self, blocks: Blocks, state: CacheState) -> torch.Tensor:
         """Returns `(B,)` bool: rows whose next step is a refresh."""
-        refresh = state.block != blocks.start
+        refresh = state.index != blocks.index[:, 0]
         return refresh if self.refresh_interval is None else refresh | (state.age >= self.refresh_interval)
 
     def plan(self, canvas: Canvas, blocks: Blocks, state: CacheState) -> Plan:
         horizon = self.horizon(blocks)
         lo, hi = self.window(canvas, blocks, horizon)
+        # What a block has left behind since the last step was committed in it.
+        lo = torch.minimum(lo, state.start)
         refresh = self.refreshes(blocks, state)
         return Plan(
             lo=torch.where(refresh, canvas.start, lo),

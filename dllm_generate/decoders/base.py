@@ -39,6 +39,19 @@ class DecoderState(Rows):
     editable: torch.Tensor | None = None
     verification: torch.Tensor | None = None
 
+    def following(self, index: torch.Tensor) -> "DecoderState":
+        """The state for blocks `index` `(B, slots)`: what is remembered of a block moves with it to its new slot."""
+        batch, slots = index.shape
+        if slots == 1 and self.block.numel() == batch:
+            return self
+        old = self.block.view(batch, -1)
+        same = index[..., None] == old[:, None]
+        known, slot = same.max(-1)
+        rows = slot + old.shape[1] * torch.arange(batch, device=index.device)[:, None]
+        state = self.select(rows.flatten())
+        state.block = state.block.masked_fill(~known.flatten(), -1)
+        return state
+
     def predict(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns tokens `(R, k)` and confidences `(R, k)` for scores `(R, k, V)`."""
         return self.sampler(scores, self.noise)
@@ -55,6 +68,12 @@ class DecoderOutput:
         reopen (`BoolTensor`, *optional*): committed positions to take back, from a revocable decoder. One that is also
             in `commit` gets its new token at once. A row that would not commit more than it reopens keeps all.
         edit (`BoolTensor`, *optional*): committed positions whose token is replaced, from a revocable decoder.
+        rank (`FloatTensor`, *optional*): which position comes first where the schedule demands one and none was chosen;
+            unset, the one of the highest confidence.
+        provisional (`LongTensor`, *optional*): what positions that stay open hold in the next forward: a token, or
+            where it is negative, as everywhere if unset, the mask, or fresh noise in a model of uniform noise.
+        temperature (`FloatTensor (R,)`, *optional*): by which the decoder divided the scores, for models that are fed
+            what they predicted; unset, 1.
         waits (`BoolTensor (R,)`, *optional*): rows that may commit nothing in this step. The decoder sees to it that
             such steps come to an end.
         settled (`BoolTensor (R,)`, *optional*): rows that may leave the block once nothing of it is open; the others
@@ -66,8 +85,16 @@ class DecoderOutput:
     commit: torch.Tensor
     reopen: torch.Tensor | None = None
     edit: torch.Tensor | None = None
+    rank: torch.Tensor | None = None
+    provisional: torch.Tensor | None = None
+    temperature: torch.Tensor | None = None
     waits: torch.Tensor | None = None
     settled: torch.Tensor | None = None
+
+    @property
+    def priority(self) -> torch.Tensor:
+        """`(R, k)`: the open position with the highest one is next."""
+        return self.confidence if self.rank is None else self.rank
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,6 +204,26 @@ def ranks(score: torch.Tensor, open_mask: torch.Tensor) -> torch.Tensor:
     order = score.masked_fill(~open_mask, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
     places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
     return torch.empty_like(order).scatter_(-1, order, places)
+
+
+def ranking_score(ranking: str, scores: torch.Tensor, confidence: torch.Tensor) -> torch.Tensor:
+    """What positions are ranked by, `(R, k)`: the highest first.
+
+    Args:
+        ranking: `"low_confidence"`, `"margin"`, `"entropy"` or `"left_to_right"`.
+        scores: `(R, k, V)`.
+        confidence: `(R, k)`.
+    """
+    if ranking == "low_confidence":
+        return confidence
+    if ranking == "left_to_right":
+        # Equal ones are taken from the left.
+        return torch.zeros_like(confidence)
+    probabilities = scores.float().softmax(-1)
+    if ranking == "margin":
+        top = probabilities.topk(2, dim=-1).values
+        return top[..., 0] - top[..., 1]
+    return torch.xlogy(probabilities, probabilities).sum(-1)
 
 
 def require_threshold(value: float) -> None:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 
 from ..registry import is_int, require
-from .base import DECODERS, Decoder, DecoderOutput, DecoderState, ranks
+from .base import DECODERS, Decoder, DecoderOutput, DecoderState, ranking_score, ranks
 
 Ranking = Literal["low_confidence", "random", "margin", "entropy", "left_to_right", "span"]
 Quota = Literal["masks", "block"]
@@ -120,15 +120,6 @@ class FixedDecoder(Decoder):
         return (share + (state.block < rest)).clamp(min=1)
 
     def _score(self, scores: torch.Tensor, confidence: torch.Tensor, state: FixedState) -> torch.Tensor:
-        if self.ranking == "low_confidence":
-            return confidence
         if self.ranking == "random":
             return state.noise.uniform(stream=1)  # type: ignore[union-attr]
-        if self.ranking == "left_to_right":
-            # Equal ones are taken from the left.
-            return torch.zeros_like(confidence)
-        probabilities = scores.float().softmax(-1)
-        if self.ranking == "margin":
-            top = probabilities.topk(2, dim=-1).values
-            return top[..., 0] - top[..., 1]
-        return torch.xlogy(probabilities, probabilities).sum(-1)
+        return ranking_score(self.ranking, scores, confidence)

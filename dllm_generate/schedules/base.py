@@ -29,6 +29,8 @@ class Blocks(Rows):
         start, end (`LongTensor (B,)`): first column of the first block, and the column behind the last one.
         visible_end (`LongTensor (B,)`): the model sees the columns before this one.
         count (`LongTensor (B,)`): number of blocks of the row.
+        used (`LongTensor (B,)`, *optional*): slots, from the first one on, that hold a block which has begun, also in rows
+            that do not take part. Unset, all.
     """
 
     columns: torch.Tensor
@@ -39,6 +41,7 @@ class Blocks(Rows):
     end: torch.Tensor
     visible_end: torch.Tensor
     count: torch.Tensor
+    used: torch.Tensor | None = None
 
     @property
     def ran(self) -> torch.Tensor:
@@ -50,11 +53,22 @@ class Blocks(Rows):
         live = self.live & ~idle[:, None]
         return dataclasses.replace(self, live=live, force=self.force & live)
 
+    def cut(self, slots: int) -> "Blocks":
+        """The first `slots` of them."""
+        if self.live.shape[1] == slots:
+            return self
+        parts = {name: getattr(self, name)[:, :slots] for name in ("columns", "index", "live", "force")}
+        return dataclasses.replace(self, **parts)
+
 
 class Schedule(ABC):
-    """Decides which positions may be committed now, and when a row moves on or ends. Holds no tensors."""
+    """Decides which positions may be committed now, and when a row moves on or ends. Holds no tensors.
+
+    A class that sets `overlaps` may work on several blocks of a row at once.
+    """
 
     name: ClassVar[str]
+    overlaps: ClassVar[bool] = False
 
     def validate(self, family: "Family", config: "DiffusionGenerationConfig") -> None:
         """Raises ValueError where this schedule cannot serve `family` or `config`."""

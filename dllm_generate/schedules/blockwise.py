@@ -12,9 +12,35 @@ from .base import SCHEDULES, Blocks, Schedule
 Align = Literal["prompt", "position", "end"]
 
 
+@dataclasses.dataclass(frozen=True)
+class WholeCanvasSchedule(Schedule):
+    """Base of the schedules under which the model sees the whole canvas in every step."""
+
+    block_length: int = 32
+    early_stop: bool = True
+
+    def __post_init__(self):
+        require(is_int(self.block_length) and self.block_length > 0, "block_length", self.block_length, "an int > 0")
+        require(isinstance(self.early_stop, bool), "early_stop", self.early_stop, "a bool")
+
+    def validate(self, family, config):
+        if family.attention != "bidirectional":
+            raise ValueError(
+                f"`schedule` is {self.name!r}, which needs bidirectional attention, but the family {family.name!r} has "
+                f"`attention` {family.attention!r}."
+            )
+
+    def advance(self, canvas: Canvas, ran: torch.Tensor) -> None:
+        done = canvas.frontier >= canvas.width
+        if self.early_stop and canvas.eos_token_ids:
+            decided = self.settled(canvas) if canvas.revocable else canvas.first_open
+            done = done | (canvas.first_eos < decided)
+        canvas.finished = canvas.finished | (done & ran)
+
+
 @SCHEDULES.register("blockwise")
 @dataclasses.dataclass(frozen=True)
-class BlockwiseSchedule(Schedule):
+class BlockwiseSchedule(WholeCanvasSchedule):
     """One block at a time, from left to right, while the model sees the whole canvas (LLaDA, arXiv 2502.09992).
 
     The block in work is the first one that still has an open position, so every row advances at its own pace and fixed
@@ -30,21 +56,11 @@ class BlockwiseSchedule(Schedule):
             the end of the answer, so that the last block is whole, and the first one holds prompt, too.
     """
 
-    block_length: int = 32
-    early_stop: bool = True
     align: Align = "prompt"
 
     def __post_init__(self):
-        require(is_int(self.block_length) and self.block_length > 0, "block_length", self.block_length, "an int > 0")
-        require(isinstance(self.early_stop, bool), "early_stop", self.early_stop, "a bool")
+        super().__post_init__()
         require(self.align in get_args(Align), "align", self.align, f"one of {list(get_args(Align))}")
-
-    def validate(self, family, config):
-        if family.attention != "bidirectional":
-            raise ValueError(
-                f"`schedule` is 'blockwise', which needs bidirectional attention, but the family {family.name!r} has "
-                f"`attention` {family.attention!r}."
-            )
 
     def active(self, canvas: Canvas) -> Blocks:
         # A block behind the prompt that holds the whole answer needs no columns for the prompt.
@@ -75,10 +91,3 @@ class BlockwiseSchedule(Schedule):
             return canvas.origin - (canvas.origin - canvas.end) % length
         before = canvas.position_ids.gather(1, canvas.origin.clamp(max=canvas.width - 1)[:, None])[:, 0]
         return canvas.origin - before % length
-
-    def advance(self, canvas: Canvas, ran: torch.Tensor) -> None:
-        done = canvas.frontier >= canvas.width
-        if self.early_stop and canvas.eos_token_ids:
-            decided = self.settled(canvas) if canvas.revocable else canvas.first_open
-            done = done | (canvas.first_eos < decided)
-        canvas.finished = canvas.finished | (done & ran)
