@@ -5,12 +5,14 @@ from .caches import POLICIES, CachePolicy, DiffusionCache
 from .canvas import Canvas
 from .config import DiffusionGenerationConfig
 from .decoders import DECODERS, Decoder, DecoderOutput, DecoderState
+from .families import diffusion_gemma as _diffusion_gemma  # noqa: F401  Registers itself; the model is transformers'.
 from .families.dream import DreamConfig, DreamForMaskedDiffusion
 from .families.fast_dllm import Fast_dLLM_QwenConfig, Fast_dLLM_QwenForCausalLM
 from .families.llada import LLaDAConfig, LLaDAForMaskedDiffusion
 from .families.llada2 import LLaDA2MoeConfig, LLaDA2MoeForMaskedDiffusion
 from .families.lladamoe import LLaDAMoEConfig, LLaDAMoEForMaskedDiffusion
 from .families.sdar import SDARConfig, SDARForCausalLM
+from .families.sdar_moe import SDARMoeConfig, SDARMoeForCausalLM
 from .mixin import DiffusionGenerationMixin
 from .output import DiffusionGenerateOutput
 from .schedules import SCHEDULES, Schedule
@@ -44,6 +46,8 @@ __all__ = [
     "SCHEDULES",
     "SDARConfig",
     "SDARForCausalLM",
+    "SDARMoeConfig",
+    "SDARMoeForCausalLM",
     "Schedule",
     "attach",
     "diffusion_generate",

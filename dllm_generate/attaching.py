@@ -16,19 +16,24 @@ def attach(model: Any) -> Any:
     """Gives a loaded model of any class our `generate`, in place.
 
     Args:
-        model: a transformers model. If it belongs to no known family, set `mask_token_id`, `logits_shift` and
-            `attention` in its generation config or in each call.
+        model: a transformers model, or a `PeftModel` around one. If it belongs to no known family, set
+            `mask_token_id`, `logits_shift` and `attention` in its generation config or in each call.
 
     Returns:
-        The same model, whose class now derives from [`DiffusionGenerationMixin`] and from its old class.
+        The same model, whose class (that of the model inside a `PeftModel`) now derives from
+        [`DiffusionGenerationMixin`] and from its old class.
 
     Raises:
-        ValueError: if the model has no base model with a linear head, ignores attention masks, or is causal whatever
-            they say.
+        ValueError: if the model is no language model with a head, ignores attention masks, or is causal whatever they
+            say; see [`check_model`].
     """
-    if not isinstance(model, DiffusionGenerationMixin):
-        check_model(model)
-    return _with_mixin(model)
+    inner = _without_wrapper(model)
+    if not isinstance(inner, DiffusionGenerationMixin):
+        check_model(inner)
+    config = _with_mixin(inner).generation_config
+    if inner is not model:
+        model.generation_config = config
+    return model
 
 
 @functools.cache
@@ -41,6 +46,18 @@ def _attached_class(cls: type) -> type:
 def _new_attached(cls: type) -> Any:
     made: Any = _attached_class(cls)
     return made.__new__(made)
+
+
+def _without_wrapper(model: Any) -> Any:
+    """The model inside a `PeftModel`, whose layers the adapter has replaced; other models as they are."""
+    if not hasattr(model, "get_base_model"):
+        return model
+    if model.active_peft_config.is_prompt_learning:
+        raise ValueError(
+            f"The adapter {model.active_peft_config.peft_type.value} puts virtual tokens in front of the prompt, which "
+            "decoding would leave out: use one that changes layers, such as LoRA."
+        )
+    return model.get_base_model()
 
 
 def _with_mixin(model: Any) -> Any:
@@ -68,10 +85,11 @@ def diffusion_generate(model: Any, inputs: torch.Tensor | None = None, **kwargs:
         ValueError: as `generate`; and for a streamer, tokenizer or guidance that comes through `custom_generate`, where
             transformers drops or consumes it.
     """
-    view = _with_mixin(copy.copy(model))
+    model = _without_wrapper(model)
     prepared = is_prepared(kwargs.get("generation_config"))
     if prepared:
         refuse_what_is_lost(**kwargs)
-    if type(view) is not type(model):
+    if not isinstance(model, DiffusionGenerationMixin):
         check_model(model)
+    view = _with_mixin(copy.copy(model))
     return sample_prepared(view, inputs, **kwargs) if prepared else view.generate(inputs, **kwargs)

@@ -73,3 +73,19 @@ def shadowed(
     others = torch.cat([visible[:, None] & ~own, exists[:, None].expand(-1, length, -1)], -1)
     plain = pad(visible, (0, length))[:, None].expand(-1, queries, -1)
     return pad(torch.cat([plain, others], 1), (0, total - others.shape[-1]))
+
+
+def near(visible: torch.Tensor, position_ids: torch.Tensor, window: int) -> torch.Tensor:
+    """What each query sees in a layer that looks no farther than `window` tokens, where the keys are the queries.
+
+    Args:
+        visible: `(B, S)` or `(B, S, S)` bool, as for [`attention_mask`].
+        position_ids: `(B, S)`.
+        window: the largest distance.
+
+    Returns:
+        `(B, S, S)` bool.
+    """
+    distance = position_ids[..., None] - position_ids[:, None]
+    queries = visible[:, None] if visible.dim() == 2 else visible
+    return queries & (distance.abs() <= window)

@@ -15,22 +15,25 @@ from .registry import require
 NAME = "dllm-tiny"
 
 
-def bundled_model() -> Path:
+def bundled_model(name: str = NAME) -> Path:
     """Returns the folder of the bundled model, laid out like a Hub repository.
 
     A wheel holds it as package data; an editable install reads `model_cards/` of the checkout.
 
+    Args:
+        name: of the model; its siblings, which other names stand for, are in a checkout only.
+
     Raises:
-        FileNotFoundError: if neither place holds a model.
+        FileNotFoundError: if neither place holds the model.
     """
     package = Path(__file__).parent
-    places = [package / "model_cards" / NAME, package.parent / "model_cards" / NAME]
+    places = [package / "model_cards" / name, package.parent / "model_cards" / name]
     for place in places:
         if (place / "config.json").is_file():
             return place
     raise FileNotFoundError(
-        f"The bundled model {NAME!r} is in none of {[str(place) for place in places]}. Reinstall dllm_generate, or "
-        "name a model: a local folder or a Hub id."
+        f"The model {name!r} is in none of {[str(place) for place in places]}. Reinstall dllm_generate "
+        "(its siblings are in a clone only), or name a model: a local folder or a Hub id."
     )
 
 
@@ -61,6 +64,14 @@ def load(
     Example:
         >>> model, tokenizer = load()
     """
+    loaded, tokenizer = load_as_it_is(model, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    return loaded if isinstance(loaded, DiffusionGenerationMixin) else attach(loaded), tokenizer
+
+
+def load_as_it_is(
+    model: str | Path | None, *, dtype: str, device: str | None, trust_remote_code: bool
+) -> tuple[Any, PreTrainedTokenizerBase]:
+    """As [`load`], for a model that need not be able to denoise: it keeps its own `generate`."""
     known = dtype == "auto" or isinstance(getattr(torch, dtype, None), torch.dtype)
     require(known, "dtype", dtype, "'auto' or a dtype of torch, such as 'bfloat16'")
     _check_device(device)
@@ -74,7 +85,7 @@ def load(
     loaded = AutoModelForCausalLM.from_pretrained(
         source, dtype=dtype, device_map=device or default_device(), trust_remote_code=trust_remote_code
     ).eval()
-    return loaded if isinstance(loaded, DiffusionGenerationMixin) else attach(loaded), tokenizer
+    return loaded, tokenizer
 
 
 def _check_source(source: str) -> None:

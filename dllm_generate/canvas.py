@@ -16,7 +16,7 @@ class Canvas(Rows):
     a block that has no cell of its own. So nothing is clamped onto a real cell, and storage can grow at the right end.
 
     Attributes:
-        input_ids (`LongTensor (B, 1 + T)`): token ids; the mask id at open positions.
+        input_ids (`LongTensor (B, 1 + T)`): token ids; the mask id at open positions, or what [`fill`] put there.
         real (`BoolTensor (B, 1 + T)`): cells that hold a token that counts (no padding).
         position_ids (`LongTensor (B, 1 + T)`): number of real cells before this one, so padding never shifts RoPE.
         open (`BoolTensor (B, 1 + T)`): generated positions that are not committed yet. Never derived from the ids: a
@@ -34,7 +34,7 @@ class Canvas(Rows):
         row (`LongTensor (B,)`): index of the row in the batch of the call.
         forwards (`LongTensor (B,)`): forwards in which the row ran.
         eos_token_ids (`tuple[int, ...]`): committing one of these may end a row.
-        mask_token_id (`int`): id of open positions.
+        mask_token_id (`int`): id of open positions; -1 in a model without a mask, where something has to fill them.
         revocable (`bool`): a committed token is final only when its block is finished.
         block_ids (`LongTensor (B, 1 + T)`): number of the block of each cell, for block-causal attention; None where
             all cells see each other. That of the scratch column is larger than all others.
@@ -157,7 +157,7 @@ class Canvas(Rows):
         chosen: torch.Tensor,
         step: torch.Tensor,
     ) -> None:
-        """Fixes tokens. The only place that writes them; [`reopen`] takes them back.
+        """Fixes tokens. The only place that does; [`reopen`] takes them back.
 
         Args:
             columns, tokens, confidence, chosen: `(B, n)`; entries that are not chosen go to the scratch column.
@@ -173,6 +173,14 @@ class Canvas(Rows):
             eos = _is_any(tokens, self.eos_token_ids) & chosen
             self.first_eos = torch.minimum(self.first_eos, torch.where(eos, columns, self.width).amin(1))
         self.first_open = self._first(self.open)
+
+    def fill(self, columns: torch.Tensor, tokens: torch.Tensor, chosen: torch.Tensor) -> None:
+        """Puts tokens into open positions, for the model to see there. Nothing is committed.
+
+        Args:
+            columns, tokens, chosen: `(B, n)`; entries that are not chosen go to the scratch column.
+        """
+        self.input_ids.scatter_(1, torch.where(chosen, columns, 0), tokens)
 
     def reopen(self, columns: torch.Tensor, chosen: torch.Tensor) -> None:
         """Takes commits back: the chosen positions are masked and open again.

@@ -5,6 +5,7 @@ import torch
 from .registry import is_int, require
 from .request import Request
 from .streamers import check_streamer
+from .traits import traits_of
 
 
 def check_request(request: Request) -> None:
@@ -13,6 +14,7 @@ def check_request(request: Request) -> None:
     _check_prompt(request.input_ids, "input_ids", vocabulary)
     _check_special(request, vocabulary)
     _check_length(request, request.attention_mask, request.input_ids)
+    _check_holes(request)
     if request.guidance is not None and request.guidance.negative_ids is not None:
         _check_negative(request, request.guidance.negative_ids, request.guidance.negative_mask, vocabulary)
     check_streamer(request.streamer, request.input_ids.shape[0])
@@ -45,12 +47,27 @@ def _check_special(request: Request, vocabulary: int) -> None:
 
 
 def _check_length(request: Request, mask: torch.Tensor | None, ids: torch.Tensor) -> None:
-    limit = getattr(request.model.config, "max_position_embeddings", None)
+    limit = getattr(request.model.config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None:
+        limit -= traits_of(request.model).first_position
     longest = ids.shape[1] if mask is None else int((mask != 0).sum(1).max())
     if limit is not None and longest + request.new_tokens > limit:
         raise ValueError(
             f"The longest prompt has {longest} tokens and `max_new_tokens` is {request.new_tokens}, but the model's "
             f"`max_position_embeddings` is {limit}."
+        )
+
+
+def _check_holes(request: Request) -> None:
+    """A model that counts positions itself would count those that the mask leaves out inside a prompt."""
+    if request.attention_mask is None or not traits_of(request.model).own_positions:
+        return
+    real = request.attention_mask != 0
+    begins = (real[:, 1:] & ~real[:, :-1]).sum(1) + real[:, 0]
+    if int(begins.max()) > 1:
+        raise ValueError(
+            "`attention_mask` leaves out tokens inside a prompt, but must do so at its ends only: the model counts "
+            "positions by itself."
         )
 
 

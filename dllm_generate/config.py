@@ -8,8 +8,9 @@ from transformers import GenerationConfig
 
 from .caches import CachePolicy
 from .decoders import Decoder
+from .families import preset_names, translated
 from .lookahead import Lookahead
-from .options import FLAT_HYPER_PARAMETERS, KINDS, OWN_FIELDS, PRESETS, refuse_unknown, validate_sampling
+from .options import FLAT_HYPER_PARAMETERS, KINDS, OWN_FIELDS, refuse_unknown, validate_sampling
 from .precedence import outranked_by
 from .registry import Registry, is_int, is_number, require
 from .schedules import Schedule
@@ -27,7 +28,7 @@ class DiffusionGenerationConfig(GenerationConfig):
     Args:
         decoder (`str` or `Decoder`): which predictions of a step are committed: `"fixed"`, `"threshold"`, `"factor"`,
             `"joint"`, `"hierarchical"`, `"remasking"`, `"credit"`, `"entropy_bound"`, `"klass"`, `"wino"`, `"dynamic"`,
-            `"editing"`, `"paced"`, `"dream"`.
+            `"editing"`, `"paced"`, `"dream"`, `"renoise"`.
         schedule (`str` or `Schedule`): which positions may be committed now: `"blockwise"`, `"block_diffusion"`,
             `"seeded"`.
         cache_policy (`str` or `CachePolicy`): what a step recomputes: `"none"`, `"prefix"`, `"dual"`, `"vicinity"`,
@@ -44,7 +45,8 @@ class DiffusionGenerationConfig(GenerationConfig):
         unroll_steps (`int`): steps from one host read to the next, 1 if unset. On a GPU, reading less often keeps it
             busy; up to so many forwards less one are run for nothing at the end of a block.
         infill (`bool`): fill the mask tokens inside the prompt, and append nothing.
-        preset (`str`): `"published"`, `"quality"`, `"balanced"` or `"speed"`: the family's defaults of every option.
+        preset (`str`): the family's defaults of every option: `"published"`, `"quality"`, `"balanced"`, `"speed"`, or
+            one that the family has besides these.
         mask_token_id (`int`), logits_shift (`bool`), attention (`"bidirectional"` or `"block_causal"`): facts of the
             model, for one that belongs to no known family.
         kwargs: options of transformers' `GenerationConfig`.
@@ -93,7 +95,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         Lookahead.of(self.lookahead)
         unroll = self.unroll_steps
         require(unroll is None or (is_int(unroll) and unroll > 0), "unroll_steps", unroll, "an int > 0")
-        require(self.preset in (None, *PRESETS), "preset", self.preset, f"one of {list(PRESETS)}")
+        require(self.preset in (None, *preset_names()), "preset", self.preset, f"one of {preset_names()}")
         kinds = ("bidirectional", "block_causal")
         require(self.attention in (None, *kinds), "attention", self.attention, f"one of {list(kinds)}")
         mask = self.mask_token_id
@@ -188,6 +190,7 @@ class DiffusionGenerationConfig(GenerationConfig):
         for key, value in vars(config).items():
             if key in _STOCK_FIELDS or key in OWN_FIELDS or key.startswith("_"):
                 setattr(upgraded, key, value)
+        vars(upgraded).update(translated(config))
         # With this mark in a saved file, transformers would drop our own options when it loads the model.
         upgraded._from_model_config = None
         upgraded.validate(user_set_attributes=set())

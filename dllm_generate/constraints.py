@@ -30,7 +30,7 @@ class Constraints(Rows):
     """Edits the scores of a block before the decoder sees them, position by position.
 
     Attributes:
-        mask_token_id: never a prediction.
+        mask_token_id: never a prediction; negative if the model has no mask.
         processors: order-free processors; they see one position per row of their `(n, V)` input.
         eos_token_ids: the ids that `no_eos` is about.
         pad_token_id: banned where EOS is, for the sake of the text behind; None if there is no such id.
@@ -84,7 +84,8 @@ class Constraints(Rows):
             flat = scores.flatten(0, 1)
             ids = canvas.input_ids.gather(1, columns).reshape(-1, 1)
             scores = self.processors(ids, flat).view_as(scores)  # type: ignore[arg-type]
-        scores[..., self.mask_token_id] = float("-inf")
+        if self.mask_token_id >= 0:
+            scores[..., self.mask_token_id] = float("-inf")
         if self.begin_tokens:
             self._ban(scores, self.begin_tokens, columns == self.begin_column)
         if self.no_eos is not None:

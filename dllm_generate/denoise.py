@@ -127,7 +127,7 @@ def step(run: Run, blocks: Blocks, plan: Plan, window: Window, groups: list[Grou
         canvas.hold(columns.amax(1), ~output.settled.view(batch, -1).all(1), ran)
     if run.vocabulary is not None or output.provisional is not None:
         refill(run, columns, output.provisional, live)
-    canvas.forwards = canvas.forwards + run.backbone.passes(ran, plan.lo < blocks.start)
+    canvas.forwards = canvas.forwards + run.backbone.passes(ran, plan.lo, blocks.start)
     state.step = state.step + live
     run.cache_state.advance(plan, blocks)
     run.schedule.advance(canvas, ran)

@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import pad
 
 from .attention import block_causal, shadowed
+from .encoding import encoded
 from .guidance import View
 from .rows import Rows
 from .run import Run
@@ -93,6 +94,8 @@ def _forward(run: Run, view: View, query: _Query, group: Group, rows: torch.Tens
     """
     if rows is not None:
         view, query = view.select(rows), query.select(rows)
+    if run.backbone.encodes:
+        return encoded(run, view, query.lo, query.source, query.ran, group.width, rows)
     columns = query.lo[:, None] + torch.arange(group.width, device=query.lo.device)
     # Entries that stand for no cell go to the scratch column: clamped onto a real one they would overwrite it.
     columns = torch.where((columns < query.hi[:, None]) & query.ran[:, None], columns, 0)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessorList
 
+from . import noising
 from .backbone import Backbone
 from .caches import POLICIES, DiffusionCache
 from .caches.base import CacheState
@@ -71,8 +72,12 @@ def build_run(request: Request) -> Run:
     if config.use_cache is False:
         policy = POLICIES.build("none")
     config.block_length = getattr(schedule, "block_length", config.block_length)
-    for part in (schedule, policy, decoder):
+    backbone = (family.backbone or Backbone)(request.model)
+    for part in (schedule, policy, decoder, backbone):
         part.validate(family, config)
+    is_noisy = family.noise == "uniform"
+    if is_noisy:
+        noising.validate(family, decoder, config)
     canvas, guidance = _canvases(request, schedule.layout(family))
     canvas.revocable = decoder.revocable
     if not policy.uses_cache and canvas.width * request.new_tokens >= LONG_RUN:
@@ -83,8 +88,8 @@ def build_run(request: Request) -> Run:
     # Between the positions to fill there may be whole blocks of fixed text.
     if not config.infill:
         decoder.validate_blocks(blocks.count)
-    return Run(
-        backbone=Backbone(request.model),
+    run = Run(
+        backbone=backbone,
         schedule=schedule,
         policy=policy,
         decoder=decoder,
@@ -105,8 +110,12 @@ def build_run(request: Request) -> Run:
         soft=_soft_embeddings(request, decoder, canvas),
         drafts=_drafts(request, decoder, schedule, canvas),
         unroll_steps=config.unroll_steps or 1,
-        seed=_seed() if sampler.warpers is not None or decoder.needs_noise else None,
+        seed=_seed() if sampler.warpers is not None or decoder.needs_noise or is_noisy else None,
+        vocabulary=request.vocabulary if is_noisy else None,
     )
+    if is_noisy:
+        noising.begin(run)
+    return run
 
 
 @functools.cache

@@ -5,8 +5,16 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from .families import known_family
 from .options import KINDS, OWN_FIELDS, refuse_autoregressive, refuse_unknown
 from .registry import require
+
+# What a model may take besides ids and a mask.
+_OWN = (
+    *("inputs_embeds", "position_ids", "past_key_values", "cache", "mm_encoder_outputs"),
+    *("decoder_input_ids", "decoder_attention_mask", "decoder_position_ids"),
+    *("self_conditioning_logits", "self_conditioning_mask"),
+)
 
 
 def check_arguments(assistant_model: Any, generation_config: Any, kwargs: dict[str, Any]) -> None:
@@ -35,11 +43,12 @@ def check_inputs(
         ValueError: a missing, empty or wrongly shaped prompt or mask, or embeddings instead of ids.
     """
     kwargs = dict(kwargs)
-    for name in ("inputs_embeds", "position_ids", "past_key_values", "cache"):
+    for name in _OWN:
         if kwargs.get(name) is not None:
             raise ValueError(
                 f"`{name}` is given, but diffusion decoding makes its own from `input_ids`: leave it None."
             )
+    _check_is_text(kwargs.get("pixel_values"), kwargs.pop("mm_token_type_ids", None))
     if inputs is not None and kwargs.get("input_ids") is not None:
         raise ValueError("The prompt is given both as `inputs` and as `input_ids`: pass it once.")
     ids = kwargs.pop("input_ids", None) if inputs is None else inputs
@@ -64,8 +73,18 @@ def with_mask_of_tokenizer(model: Any, generation_config: Any, kwargs: dict[str,
     """Names the tokenizer's mask id where neither a config nor the model has one: transformers keeps it to itself."""
     named = [kwargs.get("mask_token_id")]
     named += [getattr(c, "mask_token_id", None) for c in (generation_config, model.generation_config, model.config)]
+    family = known_family(model)
+    if family is not None and family.noise != "mask":
+        return kwargs
     mask = getattr(kwargs.get("tokenizer"), "mask_token_id", None)
     return {**kwargs, "mask_token_id": mask} if named == [None] * 4 and mask is not None else kwargs
+
+
+def _check_is_text(pixels: Any, types: torch.Tensor | None) -> None:
+    """Raises ValueError for images. Processors name the type of every token also where all are text."""
+    name = "pixel_values" if pixels is not None else "mm_token_type_ids"
+    if pixels is not None or (types is not None and bool((types != 0).any())):
+        raise ValueError(f"`{name}` tells of images in the prompt, but only text is supported.")
 
 
 def _two_dimensional(ids: torch.Tensor) -> torch.Tensor:

@@ -84,6 +84,7 @@ class DiffusionGenerationMixin(GenerationMixin):
                 inputs, kwargs = check_inputs(self, inputs, generation_config, kwargs)
                 # Here already: transformers hands the prompts to the streamer before it prepares the rest.
                 check_streamer(streamer, inputs.shape[0])
+                generation_config = generation_config and DiffusionGenerationConfig.upgrade(generation_config)
                 kwargs = with_mask_of_tokenizer(self, generation_config, kwargs)
             return super().generate(
                 inputs=inputs,

@@ -11,7 +11,6 @@ from .decoders import DECODERS
 from .registry import Registry, is_int, is_number, require
 from .schedules import SCHEDULES
 
-PRESETS = ("published", "quality", "balanced", "speed")
 KINDS: tuple[Registry, ...] = (DECODERS, SCHEDULES, POLICIES)
 FLAT_HYPER_PARAMETERS = ("block_length", "steps", "steps_per_block", "threshold")
 OWN_FIELDS = (

@@ -14,7 +14,8 @@ class DiffusionGenerateOutput(ModelOutput):
 
     Attributes:
         sequences (`LongTensor (B, P + G)`): prompts and generated ids; pad behind the end of a row.
-        num_forwards (`LongTensor (B,)`): forwards in which the row ran. A guided forward counts as one.
+        num_forwards (`LongTensor (B,)`): forwards in which the row ran. A guided forward counts as one, and so does one
+            in which a model with an encoder of its own reads finished text.
         tokens_per_forward (`FloatTensor (B,)`): generated text tokens (no EOS, no pad) per forward of the row.
         finish_reason (`list[str]`): `"eos"`, `"length"`, `"stop"` (stop string or stopping criterion), `"max_time"`.
         commit_step (`LongTensor (B, G)`): step of the row, counted from 0, in which the position was committed; -1 for

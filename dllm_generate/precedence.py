@@ -4,8 +4,9 @@ import dataclasses
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from .caches import POLICIES
 from .families import Family
-from .families.presets import default_presets
+from .families.presets import preset_of
 from .options import FLAT_HYPER_PARAMETERS, KINDS
 from .registry import Registry
 
@@ -48,12 +49,13 @@ def resolve(config: "DiffusionGenerationConfig", explicit: set[str], family: Fam
         family: of the model.
 
     Raises:
-        ValueError: for options that contradict each other.
+        ValueError: for options that contradict each other, and for a preset that the family does not have.
     """
     if config.use_cache is False and "cache_policy" in explicit and config.cache_policy != "none":
         raise ValueError(f"`use_cache` is False, but `cache_policy` is {config.cache_policy!r}: set only one of them.")
-    preset = default_presets(family.attention)["published"]
-    preset.update(family.presets.get(config.preset or "published", {}))
+    preset = preset_of(family, config.preset)
+    if not family.takes_cache:
+        preset = _without_cache(config, preset)
     for kind in KINDS:
         if getattr(config, kind.option) is None:
             setattr(config, kind.option, preset[kind.option])
@@ -65,6 +67,21 @@ def resolve(config: "DiffusionGenerationConfig", explicit: set[str], family: Fam
     if config.infill:
         # Nothing is appended. transformers wants room for one token, and limits what has no limit of its own.
         config.max_new_tokens = 1
+
+
+def _without_cache(config: "DiffusionGenerationConfig", preset: dict[str, Any]) -> dict[str, Any]:
+    """The preset of a model that takes no cache. Raises ValueError where the user wants one."""
+    asked, ours = config.cache_policy, POLICIES.find(preset["cache_policy"])
+    policy = POLICIES.find(asked) if isinstance(asked, str) else asked
+    reason = "the model takes no cache, as was found when it was attached"
+    if policy is not None and policy.uses_cache:
+        raise ValueError(f"`cache_policy` is {getattr(policy, 'name', policy)!r}, but must be 'none': {reason}.")
+    if policy is not None or not ours.uses_cache:
+        return preset
+    if config.use_cache is not False:
+        text = f"The preset has `cache_policy` {ours.name!r}, but {reason}: every step recomputes everything."
+        warnings.warn(text, UserWarning, stacklevel=6)
+    return {**preset, "cache_policy": "none", "policy_config": None}
 
 
 def _fill_flat(config: "DiffusionGenerationConfig", option: str, preset: dict[str, Any]) -> None:

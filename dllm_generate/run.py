@@ -24,6 +24,7 @@ class Run:
     Attributes:
         fault (`LongTensor (B,)`): 0, or what was wrong in a step of the row; see `progress.faults`.
         seed (`int` or None): where random numbers are wanted.
+        vocabulary (`int` or None): open positions hold random ids below this; None if they hold the mask id.
         soft: state of iteration smoothing, where it is on.
         drafts: state of look-ahead decoding, where it is on.
         unroll_steps (`int`): steps from one host read to the next.
@@ -43,6 +44,7 @@ class Run:
     cache: DiffusionCache | None = None
     guidance: Guidance | None = None
     seed: int | None = None
+    vocabulary: int | None = None
     soft: SoftEmbeddings | None = None
     drafts: Drafts | None = None
     unroll_steps: int = 1
@@ -74,6 +76,7 @@ class Run:
             halves = 1 if self.guidance is None else 2
             self.cache.batch_select_indices(torch.cat([rows + half * batch for half in range(halves)]))
         self.state = self.state.select(flat)
+        self.backbone = self.backbone.select(rows)
         for name in ("canvas", "cache_state", "constraints", "guidance", "soft", "drafts"):
             if getattr(self, name) is not None:
                 setattr(self, name, getattr(self, name).select(rows))

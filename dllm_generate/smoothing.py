@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from .backbone import body_of
 from .decoders import Decoder
 from .registry import is_int, is_number, require, settings_of
 from .rows import Rows
@@ -66,7 +67,12 @@ class Smoothing:
             raise ValueError(f"`smoothing` is on, but `decoder` {decoder.name!r} has no threshold for it to move.")
         if guided:
             raise ValueError("`smoothing` is on, but must be off with `guidance_scale`: it follows one prompt only.")
-        taken = inspect.signature(model.get_decoder().forward).parameters.values()
+        if model.get_input_embeddings().weight.is_meta:
+            raise ValueError(
+                "`smoothing` is on, but the input embeddings of the model are offloaded: keep them on a device by its "
+                "`device_map`."
+            )
+        taken = inspect.signature(body_of(model).forward).parameters.values()
         if not any(p.name == "inputs_embeds" or p.kind is p.VAR_KEYWORD for p in taken):
             raise ValueError(f"`smoothing` is on, but {type(model).__name__} takes no `inputs_embeds`.")
 

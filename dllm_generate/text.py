@@ -59,7 +59,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, conversations: Sequence[Conversat
     Raises:
         ValueError: for several messages and no chat template.
     """
-    rows = [tokenizer(_rendered(tokenizer, c), add_special_tokens=False).input_ids for c in conversations]
+    rows = [tokenizer(rendered(tokenizer, c), add_special_tokens=False).input_ids for c in conversations]
     width = max(len(row) for row in rows)
     return {
         "input_ids": torch.tensor([[0] * (width - len(row)) + row for row in rows]),
@@ -67,7 +67,8 @@ def encode(tokenizer: PreTrainedTokenizerBase, conversations: Sequence[Conversat
     }
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, conversation: Conversation) -> str:
+def rendered(tokenizer: PreTrainedTokenizerBase, conversation: Conversation) -> str:
+    """The text of a prompt, up to where the answer begins. Raises ValueError as [`encode`]."""
     if tokenizer.chat_template is not None:
         return tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)  # type: ignore[return-value]
     if len(conversation) != 1:

@@ -2,6 +2,7 @@
 
 python examples/export_tiny.py runs/tiny/final model_cards/dllm-tiny
 python examples/export_tiny.py runs/tiny-ar/final model_cards/dllm-tiny-ar --causal
+python examples/export_tiny.py runs/tiny-block/final model_cards/dllm-tiny-block --block-length 32
 """
 
 import argparse
@@ -41,6 +42,7 @@ def main():
     parser.add_argument("folder", help="where the repository is written")
     parser.add_argument("--tokenizer", help="default: the parent folder of the snapshot")
     parser.add_argument("--causal", action="store_true", help="the autoregressive twin: stays a Llama model")
+    parser.add_argument("--block-length", type=int, help="of a model that attends block-causally")
     options = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(options.tokenizer or f"{options.snapshot}/..")
     model = LlamaForCausalLM.from_pretrained(options.snapshot, dtype=torch.bfloat16)
@@ -50,6 +52,8 @@ def main():
         model.generation_config = GenerationConfig(**ids)
     else:
         model = to_llada(model, tokenizer.mask_token_id)
+        if options.block_length:
+            ids |= {"attention": "block_causal", "block_length": options.block_length}
         model.generation_config = DiffusionGenerationConfig(mask_token_id=tokenizer.mask_token_id, **ids)
     model.save_pretrained(options.folder)
     tokenizer.save_pretrained(options.folder)

@@ -17,11 +17,12 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 
-from dllm_generate.evaluation.tasks import TASKS, heldout_problems, training_problems
+from dllm_generate.evaluation.tasks import TASKS, heldout_problems
 from dllm_generate.evaluation.vocabulary import FUNCTION_NAMES, NUMBER_FIELDS, PIECES, WORD_FIELDS
-from dllm_generate.training.data import ExampleBatches, encode
+from dllm_generate.training.data import ExampleBatches
 from dllm_generate.training.diagnostics import class_accuracy
 from dllm_generate.training.objectives import BlockDiffusion, CausalLM, MaskedDiffusion, Mixture
+from dllm_generate.training.sources import TaskSource
 from dllm_generate.training.tokenizer import build_tokenizer
 from dllm_generate.training.trainer import DiffusionTrainer
 
@@ -33,14 +34,16 @@ class Curriculum:
 
     def __init__(self, stages, tokenizer):
         self.stages, self.tokenizer = sorted(stages, key=lambda stage: stage[0]), tokenizer
+        self.makers = {
+            step: TaskSource(weights, level).examples(tokenizer, tokenizer.model_max_length)
+            for step, level, weights in self.stages
+        }
 
     def at(self, step):
         return [stage for stage in self.stages if stage[0] <= step][-1]
 
     def __call__(self, seed, step, count):
-        _, level, weights = self.at(step)
-        problems = training_problems(seed * 10_000_000 + step, weights, level)
-        return [encode(self.tokenizer, p.prompt, p.answer) for p, _ in zip(problems, range(count), strict=False)]
+        return self.makers[self.at(step)[0]](seed, step, count)
 
 
 class Diagnose(TrainerCallback):
@@ -99,8 +102,9 @@ def make_model(options, tokenizer):
 def make_objective(options, mask_token_id):
     if options.causal:
         return CausalLM()
-    masking = MaskedDiffusion(mask_token_id, tail_weight=0.1)
-    return Mixture([masking, BlockDiffusion(mask_token_id)], [1 - options.block_share, options.block_share])
+    masking = MaskedDiffusion(mask_token_id, block_fraction=0.4, tail_weight=0.1)
+    blocks = BlockDiffusion(mask_token_id, options.block_sizes, options.tail)
+    return Mixture([masking, blocks], [1 - options.block_share, options.block_share])
 
 
 def parse_stage(text):
@@ -122,6 +126,8 @@ def parse():
     parser.add_argument("--rows", type=int, default=64, help="problems per optimizer step")
     parser.add_argument("--parts", type=int, default=4, help="forwards per optimizer step")
     parser.add_argument("--block-share", type=float, default=0.5, help="share of block-diffusion batches")
+    parser.add_argument("--block-sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--tail", type=int, default=4, help="cells of EOS padding behind an answer in block diffusion")
     numbers = {"hidden": 256, "layers": 4, "heads": 4, "mlp": 704, "every": 100, "save": 200, "seed": 0}
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)

@@ -166,7 +166,7 @@ class BlockCausalModel(PublishedModel):
         for column in (0, 5, 13, 23):
             other = ids.clone()
             other[0, column] = 40
-            changed = (model(other).logits[0] - base).abs().amax(-1) > 1e-6
+            changed = (model(other).logits[0] - base).abs().amax(-1) > 1e-5
             assert torch.equal(changed, allowed[:, column])
 
     def test_a_mask_of_keys_alone_is_used_as_it_is(self):

@@ -23,7 +23,7 @@ def test_a_wheel_comes_before_the_checkout(tmp_path, monkeypatch):
 def test_a_model_of_another_class_gets_our_generate(tmp_path):
     tokenizer = byte_tokenizer()
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path)
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), is_causal=False, **sizes)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     model, found = load(tmp_path, dtype="float32", device="cpu")
     assert isinstance(model, DiffusionGenerationMixin) and not model.training

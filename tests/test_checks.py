@@ -59,7 +59,8 @@ def test_defaults_of_a_larger_vocabulary_do_no_harm():
 )
 def test_special_tokens_that_the_model_has_not(llada, option, value):
     """Given by the call, by a passed config, or on the way to a callable `custom_generate`."""
-    stock = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1))
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    stock = LlamaForCausalLM(LlamaConfig(vocab_size=64, is_causal=False, **sizes))
     passed = {"generation_config": DiffusionGenerationConfig(**{option: value})}
     route = {"generation_config": DiffusionGenerationConfig(**FACTS, **{option: value})}
     allowed = re.escape(f"`{option}` is {value!r}, but must be token ids from 0 to 63")
@@ -88,7 +89,7 @@ def test_float64_with_eager_attention():
 
 def test_an_attached_model_keeps_its_options_through_a_save(tmp_path):
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
-    model = attach(LlamaForCausalLM(LlamaConfig(vocab_size=64, **sizes)))
+    model = attach(LlamaForCausalLM(LlamaConfig(vocab_size=64, is_causal=False, **sizes)))
     for name, value in {**FACTS, "decoder": "threshold"}.items():
         setattr(model.generation_config, name, value)
     model.save_pretrained(tmp_path)

@@ -165,7 +165,7 @@ def test_unknown_names(llada):
         ("top_k", -1, "an int >= 0"),
         ("infill", "yes", "a bool"),
         ("smoothing", "on", "a bool or a dict"),
-        ("preset", "turbo", "one of ['published', 'quality', 'balanced', 'speed']"),
+        ("preset", "turbo", "one of ['published', 'quality', 'balanced', 'speed', "),
         ("attention", "causal", "one of ['bidirectional', 'block_causal']"),
         ("mask_token_id", -1, "an int >= 0"),
         ("logits_shift", 2, "a bool"),

@@ -138,7 +138,7 @@ class RefreshingPolicy(CachePolicy):
     def plan(self, canvas: Canvas, blocks: Blocks, state: CacheState) -> Plan:
         horizon = self.horizon(blocks)
         lo, hi = self.window(canvas, blocks, horizon)
-        # What a block has left behind since the last step was committed in it.
+        # What a block that slides has left behind was committed in the last step.
         lo = torch.minimum(lo, state.start)
         refresh = self.refreshes(blocks, state)
         return Plan(

@@ -34,7 +34,8 @@ class DiffusionLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         keys, values = self._grown()
-        rows, columns = self.owner.rows, self.owner.columns
+        # The layers of a model that is spread over devices lie beside the canvas, or elsewhere.
+        rows, columns = (None if x is None else x.to(keys.device) for x in (self.owner.rows, self.owner.columns))
         target = torch.arange(keys.shape[0], device=keys.device) if rows is None else rows
         keys[target[:, None], :, columns] = key_states.transpose(1, 2)
         values[target[:, None], :, columns] = value_states.transpose(1, 2)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import bench, chat, evaluate, run, tune
+from . import bench, chat, convert, evaluate, families, inspect, record, run, train, tune
 
 app = typer.Typer(
     name="dllm-generate",
@@ -35,6 +35,11 @@ app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("eval")(evaluate.evaluate_command)
 app.command("tune")(tune.tune_command)
+app.command("train")(train.train_command)
+app.command("record")(record.record_command)
 app.command("bench")(bench.bench)
+app.command("families")(families.families)
+app.command("inspect")(inspect.inspect_command)
+app.command("convert")(convert.convert_command)
 
 __all__ = ["app"]

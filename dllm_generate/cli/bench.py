@@ -24,6 +24,7 @@ from ..evaluation.harness import label
 from ..evaluation.memory import StepMemory, measure_memory
 from .common import columns_table, load_model, reported, write_json
 from .evaluate import machine
+from .headline import headline as compare
 
 PARTS = ("overhead", "memory", "speed")
 
@@ -41,6 +42,10 @@ def bench(
     larger: Annotated[
         bool, typer.Option(help="Measure the overhead of a random LLaDA of 167 million parameters as well.")
     ] = True,
+    headline: Annotated[
+        bool, typer.Option("--headline", help="Compare all systems, and a causal model of the same size, instead.")
+    ] = False,
+    n: Annotated[int, typer.Option("-n", min=1, help="For --headline: problems per task, for the accuracy.")] = 200,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Repetitions; medians are reported.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One run, 64 new tokens: a glance, no measurement.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all figures as JSON.")] = None,
@@ -49,7 +54,8 @@ def bench(
     """Measures the loop: its overhead, the memory of a step, and speed. On the CPU, one thread, float32.
 
     Overhead: CPU time of generate over the CPU time of its own forwards (body and head) in the same call; batch 1,
-    prompt 64, 256 new tokens, block 32. Memory: peak of a step beyond forward, keys and values, and mask.
+    prompt 64, 256 new tokens, block 32. Memory: peak of a step beyond forward, keys and values, and mask. Headline:
+    accuracy, tokens per second, per forward, and the ratios to plain decoding and to a causal model, in bfloat16.
     """
     with reported():
         if only is not None and only not in PARTS:
@@ -58,6 +64,8 @@ def bench(
         if environment is not None:
             # The allocator and OpenMP read their settings once, when a process starts.
             os.execve(sys.executable, [sys.executable, "-m", "dllm_generate.cli", *sys.argv[1:]], environment)
+        if headline:
+            return compare(n, runs, quick, output, json_output)
         loaded, tokenizer = load_model({"model": model, "dtype": "float32", "device": "cpu", "threads": 1})
         names = [name.strip() for name in decoders.split(",")] if decoders else None
         parts = [only] if only else PARTS

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from ..caches import POLICIES
-from ..config import PRESETS
 from ..decoders import DECODERS
 from ..evaluation.tasks import LONG_LEVEL, STANDARD_LEVEL, TASKS
+from ..families import preset_names
 from ..schedules import SCHEDULES
 
 PRESET_DEFAULT = "Default: the preset's."
@@ -57,7 +57,7 @@ def _one_of(names: Any) -> str:
 def generation_options(
     preset: Annotated[
         str | None,
-        _option("--preset", help=f"Defaults of all that is unset: {', '.join(PRESETS)}. Default: published."),
+        _option("--preset", help=f"Defaults of all that is unset: {', '.join(preset_names())}. Default: published."),
     ] = None,
     decoder: Annotated[
         str | None,

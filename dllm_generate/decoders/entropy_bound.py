@@ -40,14 +40,22 @@ class EntropyBoundDecoder(Decoder):
 
     def __call__(self, input_ids, scores, *, open_mask, ran, state, threshold=None):
         tokens, confidence = state.predict(scores)
-        entropy = entropies(scores)
-        rank = ranks(-entropy, open_mask)
-        order = rank.argsort(-1)
-        ordered = entropy.masked_fill(~open_mask, 0.0).gather(-1, order)
-        total = ordered.cumsum(-1)
-        within = total < self.gamma if self.include_last else total - ordered <= self.gamma
-        # The first one is taken in any case, and it is not always the most confident.
-        return DecoderOutput(tokens, confidence, (within.gather(-1, rank) | (rank == 0)) & open_mask)
+        return DecoderOutput(
+            tokens, confidence, within_bound(entropies(scores), open_mask, self.gamma, self.include_last)
+        )
+
+
+def within_bound(
+    entropy: torch.Tensor, open_mask: torch.Tensor, bound: float, include_last: bool = False
+) -> torch.Tensor:
+    """The open positions `(R, k)` of least `entropy` whose sum stays within a bound; see [`EntropyBoundDecoder`]."""
+    rank = ranks(-entropy, open_mask)
+    order = rank.argsort(-1)
+    ordered = entropy.masked_fill(~open_mask, 0.0).gather(-1, order)
+    total = ordered.cumsum(-1)
+    within = total < bound if include_last else total - ordered <= bound
+    # The first one is taken in any case, and it is not always the most confident.
+    return (within.gather(-1, rank) | (rank == 0)) & open_mask
 
 
 def entropies(scores: torch.Tensor) -> torch.Tensor:

@@ -22,9 +22,9 @@ class ThresholdDecoder(Decoder):
         near_tie (`float`, defaults to 0): where no position reaches the threshold, commit all within this distance of
             the best one instead of that one alone (dInfer uses 1e-5, arXiv 2510.08666).
         minimal_topk (`int`, defaults to 1): commit at least so many of the best positions, reached or not.
-        fallback (`str`, defaults to `"low_confidence"`): which position is committed where none reaches the threshold but
-            one must be: that of the highest confidence, of the largest `"margin"` of the two most likely tokens, of the
-            lowest `"entropy"`, or the first one (`"left_to_right"`).
+        fallback (`str`, defaults to `"low_confidence"`): which position is committed where none reaches the threshold
+            but one must be: that of the highest confidence, of the largest `"margin"` of the two most likely tokens, of
+            the lowest `"entropy"`, or the first one (`"left_to_right"`).
     """
 
     memoryless: ClassVar[bool] = True

@@ -11,6 +11,7 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from ..backbone import body_of
 from ..caches import POLICIES
 from ..decoders import DECODERS
 from ..families.llada import LLaDAConfig, LLaDAForMaskedDiffusion
@@ -77,7 +78,7 @@ class ForwardClock:
     """Adds up the CPU time that the body and the head of a model take while the context is open."""
 
     def __init__(self, model: Any):
-        self.modules = (model.get_decoder(), model.get_output_embeddings())
+        self.modules = (body_of(model), model.get_output_embeddings())
         self.seconds = 0.0
 
     def __enter__(self) -> "ForwardClock":

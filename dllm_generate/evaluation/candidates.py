@@ -5,10 +5,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ..backbone import body_of
 from ..caches import POLICIES
 from ..decoders import DECODERS
 from ..families import Family
-from ..families.presets import default_presets
+from ..families.presets import preset_of
 from ..text import encode, reply, user
 from .harness import Config
 
@@ -43,18 +44,13 @@ def reference_config(family: Family, own: Any = None) -> Config:
         family: of the model.
         own: the model's generation config. What it says of steps and smoothing is undone.
     """
-    published = _published(family)
+    published = preset_of(family)
     config = {**REFERENCE, "cache_policy": published["cache_policy"], "block_length": published["block_length"]}
     if getattr(own, "steps", None) or getattr(own, "steps_per_block", None):
         config["steps_per_block"] = config["block_length"]
     if getattr(own, "smoothing", None):
         config["smoothing"] = False
     return config
-
-
-def _published(family: Family) -> Config:
-    given = family.presets.get("published", {})
-    return {**default_presets(family.attention, family.block_length or 32)["published"], **given}
 
 
 def default_candidates(family: Family, max_new_tokens: int) -> list[Config]:
@@ -68,7 +64,7 @@ def default_candidates(family: Family, max_new_tokens: int) -> list[Config]:
     Returns:
         Options of generate, one dict per candidate.
     """
-    block = _published(family)["block_length"]
+    block = preset_of(family)["block_length"]
     blocks = [block]
     for factor in LARGER_BLOCKS if family.block_length is None and family.attention == "bidirectional" else ():
         if blocks[-1] < max_new_tokens:
@@ -104,7 +100,7 @@ def check_candidates(
         Per configuration, the error with which generate refuses it, or None.
     """
     longest = max(texts, key=lambda text: encode(tokenizer, [user(text)])["input_ids"].shape[1])
-    hook = model.get_decoder().register_forward_pre_hook(_stop)
+    hook = body_of(model).register_forward_pre_hook(_stop)
     refusals: list[ValueError | None] = []
     try:
         for config in configs:

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
 from .. import denoise
+from ..backbone import body_of
 from ..decoders import DECODERS
 from .bench import random_model, random_prompt
 
@@ -126,7 +127,7 @@ def measure_memory(
 
 def _measure(model: Any, decoder: str, policy: str, prompt_length: int) -> StepMemory:
     prompt = random_prompt(model, prompt_length)
-    meter = StepMeter(model.get_decoder())
+    meter = StepMeter(body_of(model))
     prepare = denoise.prepare
 
     def begin(run: denoise.Run) -> Any:

@@ -4,7 +4,24 @@ A family registers itself when its module is imported. Nothing is imported here 
 mixin needs those, and the families need the mixin.
 """
 
-from dllm_generate.families.base import Family, family_of, register_family
+from dllm_generate.families.base import (
+    Family,
+    family_of,
+    known_family,
+    preset_names,
+    register_family,
+    register_translation,
+    translated,
+)
 from dllm_generate.families.presets import default_presets
 
-__all__ = ["Family", "default_presets", "family_of", "register_family"]
+__all__ = [
+    "Family",
+    "default_presets",
+    "family_of",
+    "known_family",
+    "preset_names",
+    "register_family",
+    "register_translation",
+    "translated",
+]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformers import PreTrainedConfig
 
 from dllm_generate.families.presets import default_presets
+from dllm_generate.registry import require
+from dllm_generate.traits import traits_of
+
+if TYPE_CHECKING:
+    from dllm_generate.backbone import Backbone
 
 ATTENTION_KINDS = ("bidirectional", "block_causal")
+NOISES = ("mask", "uniform")
+NO_MASK = -1
 _BY_HAND = ("mask_token_id", "logits_shift", "attention")
 
 
@@ -23,14 +30,21 @@ class Family:
         mask_token_id: id of the mask token; None in the registry, filled in per model by `family_of`.
         logits_shift: True if the hidden row of position s - 1 predicts position s.
         attention: `"bidirectional"` or `"block_causal"`.
-        block_length: a block size fixed by the architecture; None if it is free. In `family_of`, the `block_length` of
-            the model's config wins.
+        block_length: a block size fixed by the architecture; None if it is free. In `family_of`, the one that the
+            model's config states wins.
+        block_length_field: what the model's config calls it.
         prompt_is_one_block: whether a block-causal model sees the prompt as one block or as many.
+        noise: what open positions hold: `"mask"`, the mask token, or `"uniform"`, random tokens. Then there is no mask
+            id, and `family_of` gives -1 for it.
+        backbone: runs the models of the family, where they are no body with a head on top; a subclass of
+            `dllm_generate.backbone.Backbone`.
+        takes_cache: False for a model whose forward cannot be given a cache; `family_of` knows from `attach`.
         special_token_ids: ids of the published vocabulary that decoding may suppress (`"eos"`, `"eot"`).
-        presets: preset name -> keywords of `DiffusionGenerationConfig`.
+        presets: preset name -> keywords of `DiffusionGenerationConfig`. Those of [`default_presets`] that are missing
+            are taken from there; others are the family's own.
 
     Raises:
-        ValueError: if `attention` is neither of the two kinds.
+        ValueError: if `attention` or `noise` is neither of the two kinds.
     """
 
     name: str
@@ -38,33 +52,84 @@ class Family:
     logits_shift: bool = False
     attention: str = "bidirectional"
     block_length: int | None = None
+    block_length_field: str = "block_length"
     prompt_is_one_block: bool = True
+    noise: str = "mask"
+    backbone: type[Backbone] | None = None
+    takes_cache: bool = True
     special_token_ids: dict[str, int] = field(default_factory=dict)
     presets: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.attention not in ATTENTION_KINDS:
             raise ValueError(f"`attention` must be one of {', '.join(ATTENTION_KINDS)}, got {self.attention!r}.")
+        if self.noise not in NOISES:
+            raise ValueError(f"`noise` must be one of {', '.join(NOISES)}, got {self.noise!r}.")
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
+    """What was registered together, see [`register_family`]."""
+
     family: Family
     config_class: type[PreTrainedConfig]
     architectures: frozenset[str]
+    model_class: type | None
 
 
-_REGISTRY: dict[str, _Entry] = {}
+_REGISTRY: dict[str, Entry] = {}
 
 
-def register_family(family: Family, config_class: type[PreTrainedConfig], architectures: tuple[str, ...] = ()) -> None:
+def registered_families() -> list[Entry]:
+    """All families, by name."""
+    return [_REGISTRY[name] for name in sorted(_REGISTRY)]
+
+
+def preset_names() -> list[str]:
+    """What the option `preset` may be for some family; the presets that all families have come first."""
+    own = [name for entry in _REGISTRY.values() for name in entry.family.presets]
+    return list(dict.fromkeys([*default_presets("bidirectional"), *own]))
+
+
+def register_family(
+    family: Family,
+    config_class: type[PreTrainedConfig],
+    architectures: tuple[str, ...] = (),
+    model_class: type | None = None,
+) -> None:
     """Make a family known to `family_of`. Registering a name again replaces it.
 
     Args:
         family: the facts, without a mask id.
         config_class: the native config class; other config classes match by its `model_type`.
         architectures: published class names, which tell families of one `model_type` apart.
+        model_class: the native class of models with a head, for [`support_table`].
     """
-    _REGISTRY[family.name] = _Entry(family, config_class, frozenset(architectures))
+    _REGISTRY[family.name] = Entry(family, config_class, frozenset(architectures), model_class)
+
+
+_TRANSLATIONS: dict[str, Callable[[Any], dict[str, Any]]] = {}
+
+
+def register_translation(name: str, translate: Callable[[Any], dict[str, Any]]) -> None:
+    """Makes a generation config class of a published sampler known, by its name.
+
+    Args:
+        name: of the class.
+        translate: gives, for an instance, what it says as options of `DiffusionGenerationConfig`.
+    """
+    _TRANSLATIONS[name] = translate
+
+
+def translated(config: Any) -> dict[str, Any]:
+    """What a generation config says in the words of another sampler, as options of `DiffusionGenerationConfig`."""
+    known = (_TRANSLATIONS.get(cls.__name__) for cls in type(config).__mro__)
+    translate = next(filter(None, known), None)
+    return {} if translate is None else translate(config)
+
+
+def known_family(model: Any) -> Family | None:
+    """The family that a model is registered under, as it is in the registry; None if there is none."""
+    return _registered(getattr(model, "config", None))
 
 
 def _registered(config: Any) -> Family | None:
@@ -89,7 +154,8 @@ def family_of(model: Any, overrides: Any = None, tokenizer: Any = None) -> Famil
         tokenizer: gives the mask id if neither `overrides` nor the model's config has one.
 
     Returns:
-        A `Family` with a valid `mask_token_id`; `special_token_ids` outside the model's vocabulary are dropped.
+        A `Family` with a valid `mask_token_id`, or -1 if it has no mask; `special_token_ids` outside the model's
+        vocabulary are dropped.
 
     Raises:
         ValueError: for an unknown model without the three options, and for a missing or impossible mask id.
@@ -108,16 +174,21 @@ def family_of(model: Any, overrides: Any = None, tokenizer: Any = None) -> Famil
                 f"all the same, give the options {', '.join(f'`{name}`' for name in _BY_HAND)}."
             )
         family = Family("custom", presets=default_presets("bidirectional"))
+    if family.noise != "mask":
+        option = read("mask_token_id")
+        require(option is None, "mask_token_id", option, f"None: open positions of {family.name!r} hold random tokens")
+        given["mask_token_id"] = NO_MASK
     family = _with_blocks_of(config, family)
     if given["attention"] not in (None, family.attention):
         family = replace(family, presets=default_presets(given["attention"], family.block_length or 32))
     family = replace(family, **{name: value for name, value in given.items() if value is not None})
+    family = family if traits_of(model).takes_cache else replace(family, takes_cache=False)
     return _fit_to_vocabulary(family, model)
 
 
 def _with_blocks_of(config: Any, family: Family) -> Family:
     """A family with fixed blocks gets the length that the model's config states, since releases differ in it."""
-    length = getattr(config, "block_length", None)
+    length = getattr(config, family.block_length_field, None)
     if None in (length, family.block_length) or length == family.block_length:
         return family
     presets = {name: {**preset, "block_length": length} for name, preset in family.presets.items()}
@@ -131,6 +202,6 @@ def _fit_to_vocabulary(family: Family, model: Any) -> Family:
     rows = getattr(embeddings, "num_embeddings", None)
     if rows is None:
         return family
-    if not 0 <= family.mask_token_id < rows:
+    if family.noise == "mask" and not 0 <= family.mask_token_id < rows:
         raise ValueError(f"`mask_token_id` is {family.mask_token_id}, but the model has {rows} token embeddings.")
     return replace(family, special_token_ids={k: v for k, v in family.special_token_ids.items() if v < rows})

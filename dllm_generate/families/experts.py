@@ -1,6 +1,11 @@
 """What families with a mixture of experts have in common."""
 
+from typing import Any
+
+from torch import nn
 from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter, WeightRenaming
+
+from dllm_generate.families.native import assemble
 
 # Published checkpoints hold three matrices per expert, transformers' layers two for all experts of a layer.
 FUSED: list[WeightConverter | WeightRenaming] = [
@@ -25,3 +30,11 @@ class FusedExperts:
         # transformers looks for its decorator in the source of the module that defines the class, where a subclass
         # from elsewhere has none, and would silently loop over the experts, with a host read for each.
         return True
+
+
+def assemble_with_router(model: Any, stock: type, body: type[nn.Module], config: Any) -> None:
+    """As [`assemble`], for a `stock` class that balances its experts while it is trained."""
+    assemble(model, stock, body, config)
+    model.router_aux_loss_coef = config.router_aux_loss_coef
+    model.num_experts = config.num_experts
+    model.num_experts_per_tok = config.num_experts_per_tok

@@ -10,6 +10,7 @@ from transformers import LlamaConfig
 from transformers.core_model_loading import WeightConverter, WeightRenaming
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaModel
 
+from dllm_generate.families.adapters import PublishedAdapters
 from dllm_generate.families.base import Family
 from dllm_generate.families.native import assemble, register_native
 from dllm_generate.families.presets import default_presets
@@ -160,7 +161,7 @@ class LLaDAModel(TrainedPadding, LlamaModel):
     config: LLaDAConfig
 
 
-class LLaDAForMaskedDiffusion(DiffusionGenerationMixin, LlamaForCausalLM):
+class LLaDAForMaskedDiffusion(PublishedAdapters, DiffusionGenerationMixin, LlamaForCausalLM):
     """LLaDA with its output head; `generate` denoises.
 
     `forward` is that of `LlamaForCausalLM` (attention masks 2-D or 4-D, `position_ids`, `cache`, `logits_to_keep`), but

@@ -1,7 +1,8 @@
 """LLaDA2.0 and 2.1 (mini, flash): GLM-4-MoE layers with block-causal attention that predict their own position.
 
-LLaDA2.0: Scaling Up Diffusion Language Models to 100B, arXiv 2512.15745. The two versions share their layers and
-config; they differ in how they decode, which the generation config says.
+LLaDA2.0: Scaling Up Diffusion Language Models to 100B, arXiv 2512.15745; LLaDA2.1: Speeding Up Text Diffusion
+via Token Editing, arXiv 2602.08676. The two versions share their layers and config; they differ in how they decode,
+which the generation config says: `preset="published-2.1"` is the sampler of LLaDA2.1.
 """
 
 from typing import Any, ClassVar
@@ -154,6 +155,13 @@ _CONVERSION: list[WeightConverter | WeightRenaming] = [
 ]
 
 _DEFAULTS = default_presets("block_causal", block_length=32)
+# Of LLaDA2.1, whose config.json does not tell it from LLaDA2.0: its generation_config.json has to name this preset.
+_EDITING = {
+    **_DEFAULTS["published"],
+    "decoder": "editing",
+    "threshold": 0.95,
+    "decoder_config": {"editing_threshold": 0.9, "max_post_steps": 16, "at_least": 1},
+}
 
 LLADA2 = Family(
     name="llada2_moe",
@@ -161,7 +169,11 @@ LLADA2 = Family(
     block_length=32,
     prompt_is_one_block=False,
     special_token_ids={"eos": _EOS},
-    presets={**_DEFAULTS, "published": {**_DEFAULTS["published"], "decoder": "dynamic", "threshold": 0.95}},
+    presets={
+        **_DEFAULTS,
+        "published": {**_DEFAULTS["published"], "decoder": "dynamic", "threshold": 0.95},
+        "published-2.1": _EDITING,
+    },
 )
 
 register_native(LLADA2, LLaDA2MoeConfig, LLaDA2MoeForMaskedDiffusion, "LLaDA2MoeModelLM", _CONVERSION)

@@ -17,8 +17,8 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import (
 )
 
 from dllm_generate.families.base import Family
-from dllm_generate.families.experts import FUSED, FusedExperts
-from dllm_generate.families.native import assemble, register_native
+from dllm_generate.families.experts import FUSED, FusedExperts, assemble_with_router
+from dllm_generate.families.native import register_native
 from dllm_generate.families.presets import default_presets
 from dllm_generate.families.published import TrainedPadding, take_published_names
 from dllm_generate.families.qwen import PublishedQwenConfig
@@ -176,10 +176,7 @@ class LLaDAMoEForMaskedDiffusion(DiffusionGenerationMixin, FusedExperts, Qwen3Mo
     config: LLaDAMoEConfig
 
     def __init__(self, config: LLaDAMoEConfig) -> None:
-        assemble(self, Qwen3MoeForCausalLM, LLaDAMoEModel, config)
-        self.router_aux_loss_coef = config.router_aux_loss_coef
-        self.num_experts = config.num_experts
-        self.num_experts_per_tok = config.num_experts_per_tok
+        assemble_with_router(self, Qwen3MoeForCausalLM, LLaDAMoEModel, config)
 
 
 _CONVERSION: list[WeightConverter | WeightRenaming] = [

@@ -35,7 +35,7 @@ def register_native(
         published: class name in the config.json of published checkpoints.
         conversion: renamings and converters from the published tensor names.
     """
-    register_family(family, config_class, architectures=(published, model_class.__name__))
+    register_family(family, config_class, architectures=(published, model_class.__name__), model_class=model_class)
     if conversion is not None:
         register_checkpoint_conversion_mapping(config_class.model_type, conversion, overwrite=True)
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)

@@ -1,6 +1,11 @@
 """Presets: named defaults for every option of `DiffusionGenerationConfig`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from dllm_generate.registry import require
+
+if TYPE_CHECKING:
+    from dllm_generate.families.base import Family
 
 
 def default_presets(attention: str, block_length: int = 32) -> dict[str, dict[str, Any]]:
@@ -25,3 +30,24 @@ def default_presets(attention: str, block_length: int = 32) -> dict[str, dict[st
         "balanced": {**wide, "decoder": "joint"},
         "speed": {**wide, "decoder": "threshold", "threshold": 0.9},
     }
+
+
+def preset_of(family: "Family", name: str | None = None) -> dict[str, Any]:
+    """The options that a preset of a family gives.
+
+    Args:
+        family: with or without presets of its own.
+        name: of the preset; None for `"published"`.
+
+    Returns:
+        Keywords of `DiffusionGenerationConfig`; decoder, schedule and cache policy are always there.
+
+    Raises:
+        ValueError: if the family has no such preset; lists those that it has.
+    """
+    common = default_presets(family.attention, family.block_length or 32)
+    presets = {**common, **family.presets}
+    name = name or "published"
+    allowed = f"one of {list(presets)} for the family {family.name!r}"
+    require(name in presets, "preset", name, allowed)
+    return {**common["published"], **presets[name]}

@@ -79,7 +79,7 @@ class SDARForCausalLM(DiffusionGenerationMixin, Qwen3ForCausalLM):
 
 _DEFAULTS = default_presets("block_causal", block_length=4)
 
-SDAR = Family(
+SDAR: Family = Family(
     name="sdar",
     attention="block_causal",
     block_length=4,

@@ -29,8 +29,8 @@ class Blocks(Rows):
         start, end (`LongTensor (B,)`): first column of the first block, and the column behind the last one.
         visible_end (`LongTensor (B,)`): the model sees the columns before this one.
         count (`LongTensor (B,)`): number of blocks of the row.
-        used (`LongTensor (B,)`, *optional*): slots, from the first one on, that hold a block which has begun, also in rows
-            that do not take part. Unset, all.
+        used (`LongTensor (B,)`, *optional*): slots, from the first one on, that hold a block which has begun, also in
+            rows that do not take part. Unset, all.
     """
 
     columns: torch.Tensor

@@ -54,6 +54,11 @@ class BlockDiffusionSchedule(Schedule):
                 f"`prompt_is_one_block` is {self.prompt_is_one_block}, but must be {family.prompt_is_one_block} for "
                 f"the family {family.name!r}, whose attention has its blocks there."
             )
+        if self.overlaps and family.backbone is not None and family.backbone.encodes:
+            raise ValueError(
+                f"`schedule` is {self.name!r}, but must be one with one block at a time, as 'block_diffusion', for the "
+                f"family {family.name!r}, whose encoder reads finished blocks."
+            )
         if config.infill:
             raise ValueError(f"`infill` is True, but must be off with `schedule` {self.name!r}.")
 

@@ -50,8 +50,8 @@ class PipelinedSchedule(BlockDiffusionSchedule):
         decoder = config.build(DECODERS)
         if decoder.revocable:
             raise ValueError(
-                f"`decoder` is {decoder.name!r}, which takes commits back, but `schedule` {self.name!r} begins blocks on "
-                "what has been committed in those before."
+                f"`decoder` is {decoder.name!r}, which takes commits back, but `schedule` {self.name!r} begins blocks "
+                "on what has been committed in those before."
             )
 
     def active(self, canvas: Canvas) -> Blocks:

@@ -13,10 +13,11 @@ from .blockwise import WholeCanvasSchedule
 @SCHEDULES.register("sliding")
 @dataclasses.dataclass(frozen=True)
 class SlidingSchedule(WholeCanvasSchedule):
-    """A block that begins at the first open position, wherever that is (DSB, arXiv 2602.05992), for bidirectional models.
+    """A block that begins at the first open position, wherever that is (DSB, arXiv 2602.05992).
 
-    No position has to wait for the last ones of a fixed block. Cache policies refresh whenever another `block_length`
-    positions have been committed, and recompute what the block has left behind once more in the next step.
+    For bidirectional models. No position has to wait for the last ones of a fixed block. Cache policies refresh
+    whenever another `block_length` positions have been committed, and recompute what the block has left behind once
+    more in the next step.
 
     Args:
         block_length (`int`, defaults to 32): open positions that may be committed.
@@ -45,7 +46,7 @@ class SlidingSchedule(WholeCanvasSchedule):
             )
         if config.lookahead:
             raise ValueError(
-                f"`lookahead` is on, but must be off with `schedule` {self.name!r}: drafts share the block of their row."
+                f"`lookahead` is on, but must be off with `schedule` {self.name!r}: drafts share the block of a row."
             )
 
     def active(self, canvas: Canvas) -> Blocks:

@@ -10,6 +10,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from ..registry import require
+from ..text import rendered, user
+
+# Ids of a prompt and of its answer, as `encode` returns them.
+Example = tuple[list[int], list[int]]
+# `(seed, step, count) -> count` examples.
+MakeExamples = Callable[[int, int, int], list[Example]]
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -56,24 +64,39 @@ class Batch:
         return replace(self, input_ids=self.input_ids[:, :width], canvas_lengths=canvas)
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> tuple[list[int], list[int]]:
-    """Ids of a one-turn chat, split into what the user gives and what the model writes.
+def encode(
+    tokenizer: PreTrainedTokenizerBase, prompt: str | list[dict[str, str]], answer: str
+) -> tuple[list[int], list[int]]:
+    """Ids of a chat, split into what is given and what the model writes.
+
+    The answer ends as the chat template ends a message of the assistant, and then with one EOS.
 
     Args:
-        tokenizer: a tokenizer with a chat template.
-        prompt: the user's text.
+        tokenizer: without a chat template it takes a prompt of one message, whose text is the prompt.
+        prompt: the user's text, or all messages before the answer.
         answer: the assistant's text.
 
     Returns:
         Prompt ids with the generation prompt, and answer ids with one EOS at the end.
+
+    Raises:
+        ValueError: several messages and no chat template; a prompt without any token.
     """
-    chat = [{"role": "user", "content": prompt}]
-    text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-    prompt_ids, answer_ids = tokenizer([text, answer], add_special_tokens=False).input_ids
-    return prompt_ids, [*answer_ids, tokenizer.eos_token_id]
+    chat = user(prompt) if isinstance(prompt, str) else prompt
+    text, suffix = rendered(tokenizer, chat), ""
+    if tokenizer.chat_template is not None:
+        whole = str(tokenizer.apply_chat_template([*chat, {"role": "assistant", "content": answer}], tokenize=False))
+        # Some templates trim a message. Others rewrite a finished one; then the answer ends with EOS alone.
+        answer = next((part for part in (answer, answer.strip()) if whole.startswith(text + part)), answer)
+        suffix = whole.removeprefix(text + answer).rstrip() if whole.startswith(text + answer) else ""
+    prompt_ids, answer_ids = tokenizer([text, answer + suffix], add_special_tokens=False).input_ids
+    if not prompt_ids:
+        raise ValueError(f"The prompt is {prompt!r}, but must have a token.")
+    end = [tokenizer.eos_token_id]
+    return prompt_ids, answer_ids if answer_ids[-1:] == end else answer_ids + end
 
 
-def collate(examples: Sequence[tuple[list[int], list[int]]], eos_token_id: int, rng: random.Random) -> Batch:
+def collate(examples: Sequence[Example], eos_token_id: int, rng: random.Random, max_length: int | None = None) -> Batch:
     """Pads examples with EOS to one width, each with a canvas of random length.
 
     A generator never knows how long an answer becomes, so the model meets canvases that fit, that are a little too long
@@ -83,6 +106,7 @@ def collate(examples: Sequence[tuple[list[int], list[int]]], eos_token_id: int, 
         examples: pairs as `encode` returns them.
         eos_token_id: id of the padding.
         rng: draws the canvas lengths and the seed of the batch.
+        max_length: no canvas ends behind this column, unless an example does. Default: no limit.
 
     Returns:
         A `Batch` with as many rows as examples.
@@ -90,7 +114,7 @@ def collate(examples: Sequence[tuple[list[int], list[int]]], eos_token_id: int, 
     longest = max(len(prompt) + len(answer) for prompt, answer in examples)
     draw = rng.random()
     extra = rng.randint(0, 224) if draw < 0.04 else rng.randint(0, 48) if draw < 0.35 else rng.randint(0, 4)
-    width = longest + extra
+    width = longest + extra if max_length is None else max(longest, min(longest + extra, max_length))
     rows, canvases = [], []
     for prompt, answer in examples:
         room = width - len(prompt)
@@ -107,28 +131,35 @@ class ExampleBatches(Dataset):
     by their cost before they are split into batches, which keeps padding small.
 
     Args:
-        make: `(seed, step, count) -> count` pairs as `encode` returns them.
+        make: `(seed, step, count) -> count` pairs as `encode` returns them; a function of its arguments alone.
         eos_token_id: id of the padding.
         steps: number of optimizer steps.
-        rows: examples per optimizer step.
-        parts: batches per optimizer step (gradient accumulation).
+        rows: examples per optimizer step, over all processes.
+        parts: batches per optimizer step (gradient accumulation times processes); divides `rows`.
         seed: seed of the stream.
+        max_length: see `collate`.
+
+    Raises:
+        ValueError: `parts` does not divide `rows`.
     """
 
     def __init__(
         self,
-        make: Callable[[int, int, int], list[tuple[list[int], list[int]]]],
+        make: MakeExamples,
         eos_token_id: int,
         steps: int,
         rows: int = 64,
         parts: int = 4,
         seed: int = 0,
+        max_length: int | None = None,
     ):
+        require(parts >= 1 and rows % parts == 0, "parts", parts, f"a divisor of `rows`, which is {rows}")
+        self.max_length = max_length
         self.make, self.eos_token_id, self.steps = make, eos_token_id, steps
         self.rows, self.parts, self.seed = rows, parts, seed
         self._step = functools.lru_cache(2)(self._sorted_examples)
 
-    def _sorted_examples(self, step: int) -> list[tuple[list[int], list[int]]]:
+    def _sorted_examples(self, step: int) -> list[Example]:
         examples = self.make(self.seed, step, self.rows)
         return sorted(examples, key=lambda pair: len(pair[0]) + 3 * len(pair[1]))
 
@@ -139,4 +170,4 @@ class ExampleBatches(Dataset):
         step, part = divmod(index, self.parts)
         size = self.rows // self.parts
         rng = random.Random(f"batch-{self.seed}-{index}")
-        return collate(self._step(step)[part * size : (part + 1) * size], self.eos_token_id, rng)
+        return collate(self._step(step)[part * size : (part + 1) * size], self.eos_token_id, rng, self.max_length)

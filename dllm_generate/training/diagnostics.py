@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from .data import collate, encode
-from .objectives import BlockDiffusion, CausalLM, Objective
+from .objectives import BlockDiffusion, CausalLM, Objective, logits_of
 
 
 def token_classes(texts: Sequence[str], words: frozenset[str]) -> list[str]:
@@ -78,10 +78,8 @@ def _task_accuracy(
 
 def _teacher_forced(model: nn.Module, pairs: list, eos_token_id: int, objective: Objective) -> list[list[bool]]:
     batch = collate(pairs, eos_token_id, random.Random(0))
-    seen = objective.corrupt(batch, torch.Generator().manual_seed(0))
-    blocked = torch.zeros(seen.allowed.shape).masked_fill(~seen.allowed, -1e9)
-    logits = model(input_ids=seen.input_ids, attention_mask=blocked, position_ids=seen.position_ids).logits
-    right: Tensor = logits.argmax(-1) == seen.labels
+    seen = objective.example(batch, torch.Generator().manual_seed(0))
+    right: Tensor = logits_of(model, seen).argmax(-1).cpu() == seen.labels
     # Two noisy copies ask for complementary tokens of an answer, so order by position gives the answer back.
     rows = []
     for row in range(len(pairs)):

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+OPTIMIZERS = ("adamw", "muon")
+
 
 class CombinedOptimizer(Optimizer):
     """Several optimizers over disjoint parameters which step, save and load together.

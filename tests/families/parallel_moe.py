@@ -1,4 +1,4 @@
-"""Run by torchrun: `parallel_moe.py GOLDEN OUT` says that models on several processes equal those on one."""
+"""Run by torchrun: `parallel_moe.py MODELS OUT` says that models on several processes equal those on one."""
 
 import sys
 from pathlib import Path
@@ -8,12 +8,15 @@ from transformers.distributed import DistributedConfig
 
 from dllm_generate.families.llada2 import LLaDA2MoeForMaskedDiffusion
 from dllm_generate.families.lladamoe import LLaDAMoEForMaskedDiffusion
+from dllm_generate.families.sdar_moe import SDARMoeForCausalLM
 
 CASES = [
     (LLaDAMoEForMaskedDiffusion, "llada_moe_normtopk_dense0", {"tp_size": 2}),
     (LLaDAMoEForMaskedDiffusion, "llada_moe_normtopk_dense0", {"tp_size": 2, "ep_size": 2}),
     (LLaDA2MoeForMaskedDiffusion, "llada2_moe", {"tp_size": 2}),
     (LLaDA2MoeForMaskedDiffusion, "llada2_moe", {"tp_size": 2, "ep_size": 2}),
+    (SDARMoeForCausalLM, "sdar_moe", {"tp_size": 2}),
+    (SDARMoeForCausalLM, "sdar_moe", {"tp_size": 2, "ep_size": 2}),
 ]
 
 
@@ -34,5 +37,6 @@ def check(cls, folder, sizes, out):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for cls, name, sizes in CASES:
-        check(cls, Path(sys.argv[1]) / name, sizes, Path(sys.argv[2]))
+        if (folder := Path(sys.argv[1]) / name).is_dir():
+            check(cls, folder, sizes, Path(sys.argv[2]))
     torch.distributed.destroy_process_group()

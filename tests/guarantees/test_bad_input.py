@@ -5,7 +5,7 @@ import torch
 from models import EOS, MASK, PAD, Scripted, counted_forwards, padded, table, tiny_llada
 from transformers import (
     BertConfig,
-    BertForMaskedLM,
+    BertModel,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -165,10 +165,10 @@ def test_models_that_cannot_be_decoded():
             T5ForConditionalGeneration(T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)),
             "no output embed",
         ),
-        (BertForMaskedLM(BertConfig(**sizes)), "does more to its hidden states"),
+        (BertModel(BertConfig(**sizes)), "no output embeddings"),
     ):
         with pytest.raises(ValueError, match=reason):
             attach(model)
-    unknown = attach(GPT2LMHeadModel(GPT2Config(n_embd=16, n_head=2, n_layer=1, vocab_size=64)))
+    unknown = attach(GPT2LMHeadModel(GPT2Config(n_embd=16, n_head=2, n_layer=1, vocab_size=64, is_causal=False)))
     with pytest.raises(ValueError, match="no supported family.*`mask_token_id`, `logits_shift`, `attention`"):
         unknown.generate(IDS, max_new_tokens=2)

@@ -14,8 +14,8 @@ def per_step(long, short, steps):
 @pytest.mark.parametrize(
     ("options", "limit"),
     [
-        ({"decoder": "threshold", "threshold": 1.0, "cache_policy": "dual"}, 145),
-        ({"decoder": "fixed", "cache_policy": "none"}, 155),
+        ({"decoder": "threshold", "threshold": 1.0, "cache_policy": "dual"}, 151),
+        ({"decoder": "fixed", "cache_policy": "none"}, 160),
         ({"decoder": "threshold", "threshold": 1.0, "cache_policy": "dual", "smoothing": True}, 200),
     ],
 )

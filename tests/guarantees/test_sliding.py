@@ -128,7 +128,7 @@ def test_it_fills_in(llada):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"decoder": "credit"}, "`decoder` is 'credit', which remembers a block by its places, but `schedule` 'sliding'"),
+        ({"decoder": "credit"}, "`decoder` is 'credit', which remembers a block by its places, but `schedule`"),
         ({"decoder": "editing"}, "`decoder` is 'editing'"),
         ({"lookahead": True}, "`lookahead` is on, but must be off with `schedule` 'sliding'"),
         ({"attention": "block_causal", "cache_policy": "none"}, "needs bidirectional attention"),

@@ -33,9 +33,9 @@ class FirstAlone(BlockwiseSchedule):
 class BehindTheFirst:
     """Begins a window at the first position of the block, whose own hidden row is no prediction of it: it is known."""
 
-    def window(self, canvas, blocks, horizon):
-        lo, hi = super().window(canvas, blocks, horizon)
-        return lo + 1, hi
+    def plan(self, canvas, blocks, state):
+        plan = super().plan(canvas, blocks, state)
+        return replace(plan, lo=torch.where(plan.refresh, plan.lo, plan.lo + 1))
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def test_block_diffusion_equals_block_causal_forwards(batch, model):
 
 
 def test_causal_equals_the_loss_of_transformers(batch, model):
-    seen = CausalLM().corrupt(batch, generator())
+    seen = CausalLM().example(batch, generator())
     labels = torch.where(
         (batch.answer_cells() >= 0) & (batch.answer_cells() < batch.answer_lengths[:, None]), batch.input_ids, -100
     )[:1]

@@ -94,3 +94,12 @@ def test_other_datasets_are_refused(tmp_path):
     trainer.train_dataset = [1, 2]
     with pytest.raises(ValueError, match="ExampleBatches"):
         trainer.train()
+
+
+def test_forwards_and_optimizers_that_do_not_fit(tmp_path):
+    trainer = make_trainer(tmp_path, 2, small_model())
+    trainer.train_dataset = ExampleBatches(copy_examples, 1, 2, rows=16, parts=4)
+    with pytest.raises(ValueError, match="`parts` is 4, but must be 2: 2 forwards in each process"):
+        trainer.train()
+    with pytest.raises(ValueError, match=r"`optimizer` is 'sgd', but must be one of \['adamw', 'muon'\]"):
+        DiffusionTrainer(MaskedDiffusion(2), optimizer="sgd", model=small_model())

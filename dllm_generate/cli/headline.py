@@ -1,0 +1,52 @@
+"""`dllm-generate bench --headline`."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ..evaluation.headline import Row, measure_headline
+from ..evaluation.tasks import heldout_problems
+from .common import columns_table, write_json
+from .evaluate import difference, percent
+
+OWN = 0
+
+
+def headline(n: int, runs: int, quick: bool, output: Path | None, json_output: bool) -> None:
+    """Measures and shows the comparison of all systems; see [`measure_headline`]."""
+    torch.set_num_threads(1)
+    size: dict[str, Any] = {"forced": (64,), "runs": 1, "speed_problems": 1} if quick else {"runs": runs}
+    rows = measure_headline(heldout_problems(n=n), progress=True, **size)
+    report = {"settings": {"n": n, **size}, "rows": [dataclasses.asdict(row) for row in rows]}
+    if not json_output:
+        Console().print(*headline_tables(rows), sep="\n")
+    for path in [output] if output else [None] if json_output else []:
+        write_json(report, path)
+
+
+def headline_tables(rows: Sequence[Row]) -> list[Table]:
+    """One table for answers that end by themselves, with the accuracy, and one for each forced length."""
+    made = []
+    for length in rows[0].speeds:
+        columns = ("accuracy", "difference") if length == OWN else ()
+        title = "Answers of their own length" if length == OWN else f"{length} new tokens, EOS banned"
+        table = columns_table(title, "decoding", *columns, "tokens/s", "TPF", "NFE", "x plain", "x causal")
+        for row in rows:
+            change = "-" if row.difference is None else difference(row.difference)
+            speed = row.speeds[length]
+            table.add_row(
+                row.contender.name,
+                *((percent(row.accuracy), change) if length == OWN else ()),
+                f"{speed.tokens_per_second:.1f}",
+                f"{speed.tokens_per_forward:.2f}",
+                f"{speed.forwards:.1f}",
+                f"{speed.to_plain:.2f}",
+                f"{speed.to_causal:.2f}",
+            )
+        made.append(table)
+    return made
