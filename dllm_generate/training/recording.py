@@ -25,7 +25,8 @@ from ..registry import require
 from ..text import decode, encode, special_ids, user
 from .data import Batch, Example
 
-_TENSORS = ("prompt_ids", "prompt_lengths", "answer_ids", "answer_lengths", "commit_step")
+_GRIDS, _COUNTS = ("prompt_ids", "answer_ids", "commit_step"), ("prompt_lengths", "answer_lengths", "canvas_lengths")
+_TENSORS = (*_GRIDS, *_COUNTS)
 _FIXED = ("eos_token_id", "infill", "stop_strings", "stopping_criteria", "return_dict_in_generate")
 
 
@@ -37,8 +38,9 @@ class Trajectories:
         prompt_ids: (N, P) ids, filled up behind each prompt.
         prompt_lengths: (N,) tokens of the prompts.
         answer_ids: (N, G) ids of the whole canvas, also behind the first EOS.
-        answer_lengths: (N,) tokens up to the first EOS, which counts; G without one.
+        answer_lengths: (N,) tokens up to the first EOS, which counts; those of the canvas without one.
         commit_step: (N, G) step that committed the token, counted from 0.
+        canvas_lengths: (N,) columns of the canvas.
         facts: how they were made, as plain JSON values; `mask_token_id` and `eos_token_id` among them.
     """
 
@@ -47,6 +49,7 @@ class Trajectories:
     answer_ids: Tensor
     answer_lengths: Tensor
     commit_step: Tensor
+    canvas_lengths: Tensor
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -68,13 +71,13 @@ class Trajectories:
 
     @classmethod
     def joined(cls, parts: "Sequence[Trajectories]") -> "Trajectories":
-        """One after the other; the facts are those of the first. Raises ValueError for canvases of unequal length."""
-        sizes = {part.answer_ids.shape[1] for part in parts}
-        require(len(sizes) == 1, "parts", f"canvases of {sorted(sizes)} columns", "of one length")
-        width = max(part.prompt_ids.shape[1] for part in parts)
-        ids = torch.cat([F.pad(part.prompt_ids, (0, width - part.prompt_ids.shape[1])) for part in parts])
-        rest = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS[1:]}
-        return cls(ids, **rest, facts=parts[0].facts)
+        """One after the other; the facts are those of the first."""
+        made = {name: torch.cat([getattr(part, name) for part in parts]) for name in _COUNTS}
+        for name in _GRIDS:
+            grids = [getattr(part, name) for part in parts]
+            width = max(grid.shape[1] for grid in grids)
+            made[name] = torch.cat([F.pad(grid, (0, width - grid.shape[1])) for grid in grids])
+        return cls(**made, facts=parts[0].facts)
 
     def rows(self, numbers: Sequence[int]) -> "Trajectories":
         """Some of them."""
@@ -87,12 +90,13 @@ class Trajectories:
 
     def batch(self, rows: Sequence[int], seed: int = 0) -> "TrajectoryBatch":
         """Some of them, as a batch whose canvas is the recorded one."""
-        some, room = self.rows(rows), self.answer_ids.shape[1]
+        some = self.rows(rows)
+        room = int(some.canvas_lengths.max())
         cells = torch.arange(int(some.prompt_lengths.max()) + room) - some.prompt_lengths[:, None]
         prompt_ids = F.pad(some.prompt_ids, (0, cells.shape[1]))[:, : cells.shape[1]]
         ids = torch.where(cells < 0, prompt_ids, some.answer_ids.gather(1, cells.clamp(0, room - 1)))
-        canvases = torch.full_like(some.prompt_lengths, room)
-        return TrajectoryBatch(ids, some.prompt_lengths, some.answer_lengths, canvases, seed, some.commit_step)
+        counts = (some.prompt_lengths, some.answer_lengths, some.canvas_lengths)
+        return TrajectoryBatch(ids, *counts, seed, some.commit_step[:, :room])
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,7 @@ def record(
         torch.stack(answers),
         torch.stack(lengths),
         torch.stack(steps),
+        torch.full((len(parts),), len(answers[0])),
         {**facts, "options": {name: _plain(value) for name, value in options.items()}},
     )
 

@@ -61,7 +61,7 @@ class TrajectorySource(Source):
     """Recorded trajectories (`dllm-generate record`), for the objective `"trajectory"`.
 
     Args:
-        file: path of the file, or a list of paths with canvases of one length.
+        file: path of the file, or a list of paths.
 
     Raises:
         ValueError: for a value that is no path; when they are read, as `Trajectories`.
@@ -92,7 +92,7 @@ class TrajectorySource(Source):
         return TrajectoryBatches(self._fitting(max_length), steps, rows, parts, seed)
 
     def _fitting(self, max_length: int) -> Trajectories:
-        lengths = self.trajectories.prompt_lengths + self.trajectories.answer_ids.shape[1]
+        lengths = self.trajectories.prompt_lengths + self.trajectories.canvas_lengths
         shortest = int(lengths.min())
         require(shortest <= max_length, "max_length", max_length, f"at least {shortest}, that of the shortest run")
         return self.trajectories.rows((lengths <= max_length).nonzero()[:, 0].tolist())
@@ -215,7 +215,7 @@ class Trajectory(Objective):
         return Corrupted(
             torch.cat([batch.input_ids, answer.masked_fill(hidden, self.mask_token_id)], 1),
             torch.cat([batch.position_ids(), position], 1),
-            copies_mask(block, kind, torch.cat([batch.real(), torch.ones_like(hidden)], 1)),
+            copies_mask(block, kind, torch.cat([batch.real(), cell < batch.canvas_lengths[:, None]], 1)),
             torch.cat([batch.input_ids, answer], 1),
             torch.cat([torch.zeros(batch.input_ids.shape), weights], 1),
         )

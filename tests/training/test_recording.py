@@ -1,5 +1,7 @@
 """Recording of decoding: what is kept, and what is refused."""
 
+import dataclasses
+
 import pytest
 import torch
 from models import byte_tokenizer, tiny_llada
@@ -69,9 +71,21 @@ def test_save_and_load(tmp_path, runs):
     tiny_llada().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="`path` is .*model.safetensors"):
         Trajectories.load(tmp_path / "model.safetensors")
-    short = Trajectories(*(getattr(runs, n) for n in ("prompt_ids", "prompt_lengths")), *3 * [torch.zeros(6, 8)])
-    with pytest.raises(ValueError, match=r"`parts` is 'canvases of \[8, 48\] columns'"):
-        Trajectories.joined([runs, short])
+
+
+def test_canvases_of_several_lengths_are_joined(runs):
+    """A batch is as wide as the canvases in it, and what pads a shorter one is not real."""
+    lengths = runs.answer_lengths
+    short = dataclasses.replace(
+        runs, answer_ids=runs.answer_ids[:, :44], commit_step=runs.commit_step[:, :44], canvas_lengths=lengths * 0 + 44
+    )
+    assert lengths.max() < 44
+    both = Trajectories.joined([short, runs])
+    alone, mixed = both.batch([0]), both.batch([0, len(runs)])
+    assert alone.width == int(runs.prompt_lengths[0]) + 44 and mixed.width == alone.width + 4
+    assert torch.equal(mixed.input_ids[0, : alone.width], alone.input_ids[0])
+    assert torch.equal(mixed.input_ids[1], runs.batch([0]).input_ids[0])
+    assert mixed.real().sum(1).tolist() == [alone.width, mixed.width]
 
 
 def test_recording_refuses_what_hides_states(bundled):

@@ -52,7 +52,8 @@ def scripted():
     answers = torch.arange(30, 36).expand(2, 6)
     prompts = torch.tensor([[3, 4, 5], [3, 4, 0]])
     facts = {"mask_token_id": MASK, "eos_token_id": 1}
-    return Trajectories(prompts, torch.tensor([3, 2]), answers, torch.tensor([6, 4]), steps, facts)
+    counts = torch.tensor([3, 2]), torch.tensor([6, 4]), torch.tensor([6, 6])
+    return Trajectories(prompts, counts[0], answers, counts[1], steps, counts[2], facts)
 
 
 def replayed(bundled, runs, view):
