@@ -28,7 +28,7 @@ class EditingDecoder(Decoder):
 
     Args:
         threshold (`float`, defaults to 0.95): confidence in (0, 1] that must be exceeded.
-        editing_threshold (`float`, defaults to 0.9): confidence in (0, 1] that a replacement must exceed.
+        editing_threshold (`float`, defaults to 0.9): confidence in [0, 1] that a replacement must exceed.
         max_post_steps (`int`, defaults to 16): steps of a block without an open position; 0 is none.
         at_least (`int`, defaults to 1): positions to commit in a step, confident or not.
     """
@@ -43,7 +43,7 @@ class EditingDecoder(Decoder):
         super().__post_init__()
         require_threshold(self.threshold)
         value = self.editing_threshold
-        require(is_number(value) and 0 < value <= 1, "editing_threshold", value, "a number in (0, 1]")
+        require(is_number(value) and 0 <= value <= 1, "editing_threshold", value, "a number in [0, 1]")
         for option, least in (("max_post_steps", 0), ("at_least", 1)):
             value = getattr(self, option)
             require(is_int(value) and value >= least, option, value, f"an int >= {least}")

@@ -134,7 +134,14 @@ def test_streams_block_by_block(tokenizer):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("threshold", 0), ("editing_threshold", 1.5), ("max_post_steps", -1), ("max_post_steps", True), ("at_least", 0)],
+    [
+        ("threshold", 0),
+        ("editing_threshold", -0.1),
+        ("editing_threshold", 1.5),
+        ("max_post_steps", -1),
+        ("max_post_steps", True),
+        ("at_least", 0),
+    ],
 )
 def test_bad_options(option, value):
     with pytest.raises(ValueError, match=f"`{option}` is {value!r}, but must be"):
