@@ -6,6 +6,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from dllm_generate import DiffusionGenerationMixin, bundled
 from dllm_generate.bundled import bundled_model, load
+from dllm_generate.evaluation.tasks import check, heldout_problems
 from dllm_generate.text import decode, encode, reply, special_ids, user
 
 
@@ -69,3 +70,19 @@ def test_a_batch_of_replies_is_the_replies_one_by_one():
 def test_load_refuses_what_torch_has_not(options, message):
     with pytest.raises(ValueError, match=message):
         load(**options)
+
+
+def test_the_block_causal_sibling_answers_with_an_exact_cache():
+    """Its own options are those of its generation config."""
+    model, tokenizer = load(bundled_model("dllm-tiny-block"), dtype="float32", device="cpu")
+    problems = heldout_problems(n=2)
+    options = {"decoder": "threshold", "threshold": 0.99, "max_new_tokens": 64}
+    cached, plain = (
+        reply(model, tokenizer, [user(p.prompt) for p in problems], **options, **more)
+        for more in ({}, {"cache_policy": "none"})
+    )
+    assert [r.text for r in cached] == [r.text for r in plain]
+    assert [r.forwards for r in cached] == [r.forwards for r in plain]
+    assert sum(check(p, r.text) for p, r in zip(problems, cached)) >= 9
+    with pytest.raises(ValueError, match="'blockwise', which needs bidirectional attention"):
+        reply(model, tokenizer, [user("Add 1 and 2 column by column.")], schedule="blockwise", max_new_tokens=4)
