@@ -1,7 +1,7 @@
 """What is compared between two runs, and what holds for every row."""
 
 import torch
-from models import MASK, PAD, padded
+from models import MASK, PAD, counted_forwards, padded
 from probes import answer
 
 SAMPLED = {"do_sample": True, "temperature": 0.9, "top_k": 20}
@@ -49,3 +49,40 @@ def same(one, other):
     assert torch.equal(one.num_forwards, other.num_forwards)
     assert torch.equal(one.commit_step, other.commit_step)
     torch.testing.assert_close(one.confidence, other.confidence, atol=1e-4, rtol=1e-4)
+
+
+def check_rows(model, case):
+    """Every row is its single run, whose forwards are counted; returns the output."""
+    output = model.generate(**case.inputs, **case.options)
+    for row in range(len(case.prompts)):
+        check_row(case, output, row)
+        with counted_forwards(model) as shapes:
+            alone = model.generate(**case.single(row), **case.options)
+        assert len(shapes) == alone.num_forwards[0]
+        compare(output, row, alone)
+    return output
+
+
+def check_early_stop(model, case):
+    """It saves forwards and changes no text."""
+    early = model.generate(**case.inputs, **case.options)
+    case.options["schedule_config"]["early_stop"] = False
+    late = model.generate(**case.inputs, **case.options)
+    assert torch.equal(early.sequences, late.sequences)
+    assert (early.num_forwards <= late.num_forwards).all()
+
+
+def check_idling(model, case, salt, sampled, plain, idling):
+    """Rows that idle at random change nothing; `plain` and `idling` are classes of schedules."""
+    schedule = case.schedule(plain)
+    case.options |= SAMPLED if sampled else {}
+    check_same(model, case, {"schedule": schedule}, {"schedule": idling(**vars(schedule), salt=salt)})
+
+
+def check_same(model, case, *changes):
+    """The calls with one and with the other change are the same, each with the same seed."""
+    outputs = []
+    for change in changes:
+        torch.manual_seed(3)
+        outputs.append(model.generate(**case.inputs, **{**case.options, **change}))
+    same(*outputs)

@@ -5,7 +5,7 @@ import torch
 from counting import reads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import MASK, counted_forwards
+from models import MASK
 from probes import (
     BLOCK_CAUSAL,
     BLOCK_DECODERS,
@@ -17,7 +17,7 @@ from probes import (
     answer,
     block_cases,
 )
-from promises import RAGGED, SAMPLED, check_row, compare, same
+from promises import RAGGED, SAMPLED, check_early_stop, check_idling, check_rows, check_same, compare, same
 
 from dllm_generate.schedules.block_diffusion import BlockDiffusionSchedule
 
@@ -38,13 +38,7 @@ def surplus(case, row):
 @given(block_cases())
 @settings(max_examples=150)
 def test_a_row_is_its_single_run(llada, case):
-    output = llada.generate(**case.inputs, **case.options)
-    for row in range(len(case.prompts)):
-        check_row(case, output, row)
-        with counted_forwards(llada) as shapes:
-            alone = llada.generate(**case.single(row), **case.options)
-        assert len(shapes) == alone.num_forwards[0]
-        compare(output, row, alone)
+    check_rows(llada, case)
 
 
 @pytest.mark.parametrize("one_block", [True, False])
@@ -81,27 +75,19 @@ def test_every_step_of_a_row_commits(llada, case, early_stop):
 @given(block_cases(max_rows=2))
 @settings(max_examples=40)
 def test_early_stop_saves_forwards_and_changes_no_text(llada, case):
-    early = llada.generate(**case.inputs, **case.options)
-    case.options["schedule_config"]["early_stop"] = False
-    late = llada.generate(**case.inputs, **case.options)
-    assert torch.equal(early.sequences, late.sequences)
-    assert (early.num_forwards <= late.num_forwards).all()
+    check_early_stop(llada, case)
 
 
 @given(block_cases(), st.integers(0, 99), st.booleans())
 @settings(max_examples=60)
 def test_random_idling_changes_nothing(llada, case, salt, sampled):
-    plain = case.schedule(BlockDiffusionSchedule)
-    options = {**case.options, **(SAMPLED if sampled else {})}
-    idle = BlockIdling(**vars(plain), salt=salt)
-    same(*(call(llada, case.inputs, options, schedule=schedule) for schedule in (plain, idle)))
+    check_idling(llada, case, salt, sampled, BlockDiffusionSchedule, BlockIdling)
 
 
 @given(block_cases(), st.sampled_from([2, 3, 5]), st.booleans())
 @settings(max_examples=60)
 def test_unrolled_equals_plain(llada, case, unroll, sampled):
-    options = {**case.options, **(SAMPLED if sampled else {})}
-    same(call(llada, case.inputs, options), call(llada, case.inputs, options, unroll_steps=unroll))
+    check_same(llada, case, *({**(SAMPLED if sampled else {}), "unroll_steps": n} for n in (1, unroll)))
 
 
 @given(block_cases(decoders=MEMORYLESS), st.integers(1, 6), st.sampled_from([1, 3]), st.booleans())

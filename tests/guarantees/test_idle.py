@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import DECODERS, GRID, Idling, cases
-from promises import RAGGED, SAMPLED, same
+from promises import RAGGED, SAMPLED, check_idling, same
 
 import dllm_generate.denoise as loop
 from dllm_generate.schedules.blockwise import BlockwiseSchedule
@@ -23,8 +23,7 @@ def both(model, inputs, options, plain, salt=7):
 @given(cases(), st.integers(0, 99), st.booleans())
 @settings(max_examples=60)
 def test_random_idling_changes_nothing(llada, case, salt, sampled):
-    plain = case.schedule(BlockwiseSchedule)
-    same(*both(llada, case.inputs, {**case.options, **(SAMPLED if sampled else {})}, plain, salt))
+    check_idling(llada, case, salt, sampled, BlockwiseSchedule, Idling)
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -3,21 +3,15 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import MASK, PAD, counted_forwards
+from models import MASK, PAD
 from probes import COMMITTING, DECODERS, GRID, Recorder, answer, cases
-from promises import check_row, compare
+from promises import check_early_stop, check_rows, compare
 
 
 @given(cases())
 @settings(max_examples=150)
 def test_a_row_is_its_single_run(llada, case):
-    output = llada.generate(**case.inputs, **case.options)
-    for row in range(len(case.prompts)):
-        check_row(case, output, row)
-        with counted_forwards(llada) as shapes:
-            alone = llada.generate(**case.single(row), **case.options)
-        assert len(shapes) == alone.num_forwards[0]
-        compare(output, row, alone)
+    output = check_rows(llada, case)
     assert output.sequences.shape[1] == max(map(len, case.prompts)) + max(
         len(answer(output, row)) for row in range(len(case.prompts))
     )
@@ -57,11 +51,7 @@ def test_every_step_of_a_row_commits(llada, case, early_stop):
 @given(cases(max_rows=2))
 @settings(max_examples=30)
 def test_early_stop_saves_forwards_and_changes_no_text(llada, case):
-    early = llada.generate(**case.inputs, **case.options)
-    case.options["schedule_config"]["early_stop"] = False
-    late = llada.generate(**case.inputs, **case.options)
-    assert torch.equal(early.sequences, late.sequences)
-    assert (early.num_forwards <= late.num_forwards).all()
+    check_early_stop(llada, case)
 
 
 @given(cases(max_rows=1))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import MASK, counted_forwards
 from probes import MEMORYLESS, NO_CACHE, POLICIES, Recording, Resting, answer, cases
-from promises import RAGGED, SAMPLED, check_row, compare, same
+from promises import RAGGED, SAMPLED, check_idling, check_rows, check_same, same
 
 from dllm_generate.schedules.sliding import SlidingSchedule
 
@@ -40,13 +40,7 @@ def call(model, inputs, options, **more):
 @given(sliding_cases())
 @settings(max_examples=100)
 def test_a_row_is_its_single_run(llada, case):
-    output = llada.generate(**case.inputs, **case.options)
-    for row in range(len(case.prompts)):
-        check_row(case, output, row)
-        with counted_forwards(llada) as shapes:
-            alone = llada.generate(**case.single(row), **case.options)
-        assert len(shapes) == alone.num_forwards[0]
-        compare(output, row, alone)
+    check_rows(llada, case)
 
 
 @given(sliding_cases())
@@ -62,14 +56,16 @@ def test_every_step_of_a_row_commits(llada, case):
     assert not any(MASK in answer(output, row) for row in left)
 
 
-@given(sliding_cases(), st.integers(0, 99), st.booleans(), st.sampled_from([2, 3]))
-@settings(max_examples=50)
-def test_idling_and_unrolling_change_nothing(llada, case, salt, sampled, unroll):
-    plain = case.schedule(SlidingSchedule)
-    options = {**case.options, **(SAMPLED if sampled else {})}
-    output = call(llada, case.inputs, options, schedule=plain)
-    same(output, call(llada, case.inputs, options, schedule=Idling(**vars(plain), salt=salt)))
-    same(output, call(llada, case.inputs, options, schedule=plain, unroll_steps=unroll))
+@given(sliding_cases(), st.sampled_from([2, 3]), st.booleans())
+@settings(max_examples=40)
+def test_unrolled_equals_plain(llada, case, unroll, sampled):
+    check_same(llada, case, *({**(SAMPLED if sampled else {}), "unroll_steps": n} for n in (1, unroll)))
+
+
+@given(sliding_cases(), st.integers(0, 99), st.booleans())
+@settings(max_examples=40)
+def test_random_idling_changes_nothing(llada, case, salt, sampled):
+    check_idling(llada, case, salt, sampled, SlidingSchedule, Idling)
 
 
 @given(sliding_cases(max_rows=2, policies=[NO_CACHE]), st.sampled_from(["prefix", "dual", "vicinity"]))
