@@ -5,7 +5,7 @@ import functools
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel
 
 from .config import DiffusionGenerationConfig
 from .mixin import DiffusionGenerationMixin, is_prepared, refuse_what_is_lost, sample_prepared
@@ -49,7 +49,13 @@ def _new_attached(cls: type) -> Any:
 
 
 def _without_wrapper(model: Any) -> Any:
-    """The model inside a `PeftModel`, whose layers the adapter has replaced; other models as they are."""
+    """The model inside a `PeftModel`, whose layers the adapter has replaced; other models as they are.
+
+    Raises:
+        ValueError: for what is no model of transformers, and for an adapter that works on prompts.
+    """
+    if not hasattr(model, "get_base_model") and not isinstance(model, PreTrainedModel):
+        raise ValueError(f"`model` is a {type(model).__name__}, but must be a loaded model of transformers.")
     if not hasattr(model, "get_base_model"):
         return model
     if model.active_peft_config.is_prompt_learning:

@@ -48,10 +48,12 @@ def _check_special(request: Request, vocabulary: int) -> None:
 
 def _check_length(request: Request, mask: torch.Tensor | None, ids: torch.Tensor) -> None:
     limit = getattr(request.model.config.get_text_config(), "max_position_embeddings", None)
-    if limit is not None:
-        limit -= traits_of(request.model).first_position
+    # Some configs say -1 where there is no limit.
+    if limit is None or limit < 1:
+        return
+    limit -= traits_of(request.model).first_position
     longest = ids.shape[1] if mask is None else int((mask != 0).sum(1).max())
-    if limit is not None and longest + request.new_tokens > limit:
+    if longest + request.new_tokens > limit:
         raise ValueError(
             f"The longest prompt has {longest} tokens and `max_new_tokens` is {request.new_tokens}, but the model's "
             f"`max_position_embeddings` is {limit}."

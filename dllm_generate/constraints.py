@@ -12,6 +12,15 @@ from .rows import Rows
 
 # Their result at a position depends on its own scores alone.
 ORDER_FREE = (hf.SuppressTokensLogitsProcessor, hf.InfNanRemoveLogitsProcessor, hf.LogitNormalization)
+# Made by transformers from an option, of the call or of the model's generation config.
+ORDERED = {
+    hf.ForcedBOSTokenLogitsProcessor: "forced_bos_token_id",
+    hf.ForcedEOSTokenLogitsProcessor: "forced_eos_token_id",
+    hf.NoRepeatNGramLogitsProcessor: "no_repeat_ngram_size",
+    hf.EncoderNoRepeatNGramLogitsProcessor: "encoder_no_repeat_ngram_size",
+    hf.EncoderRepetitionPenaltyLogitsProcessor: "encoder_repetition_penalty",
+    hf.ExponentialDecayLengthPenalty: "exponential_decay_length_penalty",
+}
 # These shape the distribution that a token is drawn from; confidence is not to know of them.
 WARPERS = (
     hf.TemperatureLogitsWarper,
@@ -118,8 +127,10 @@ def _order_free(processor: LogitsProcessor) -> LogitsProcessor:
         )
     if isinstance(processor, ORDER_FREE) or getattr(processor, "order_free", False):
         return processor
+    option = ORDERED.get(type(processor))
+    name = f"`{option}` is set, of which the {type(processor).__name__}" if option else type(processor).__name__
     raise ValueError(
-        f"{type(processor).__name__} may depend on left-to-right order, in which a diffusion model does not write. "
+        f"{name} may depend on left-to-right order, in which a diffusion model does not write. "
         "Order-free processors (bans, biases, temperature, top-k, top-p, minimum length) work; set `order_free = True` "
         "on the class of your own if its result at a position depends on the scores of that position alone."
     )

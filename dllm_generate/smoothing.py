@@ -72,6 +72,11 @@ class Smoothing:
                 "`smoothing` is on, but the input embeddings of the model are offloaded: keep them on a device by its "
                 "`device_map`."
             )
+        embedding = model.get_input_embeddings()
+        one = torch.zeros(1, 1, dtype=torch.long, device=embedding.weight.device)
+        if not isinstance(embedding(one), torch.Tensor):
+            name = type(model).__name__
+            raise ValueError(f"`smoothing` is on, but must be off with {name}: its input embeddings are no vectors.")
         taken = inspect.signature(body_of(model).forward).parameters.values()
         if not any(p.name == "inputs_embeds" or p.kind is p.VAR_KEYWORD for p in taken):
             raise ValueError(f"`smoothing` is on, but {type(model).__name__} takes no `inputs_embeds`.")

@@ -143,7 +143,7 @@ class Emitter:
             self._sent[row] = max(begin, final)
             self._put(row, canvas.input_ids[place, begin:final].tolist(), finished)
             if not finished and hasattr(self.streamer, "put_draft"):
-                window_end = int(run.schedule.active(canvas).end[place])
+                window_end = min(int(run.schedule.active(canvas).end[place]), int(canvas.limit[place]))
                 self.streamer.put_draft(value=canvas.input_ids[place, self._sent[row] : window_end].cpu())
 
     def _put(self, row: int, ids: list[int], finished: bool) -> None:

@@ -91,6 +91,11 @@ class CachePolicy(ABC):
 
     def validate(self, family: "Family", config: "DiffusionGenerationConfig") -> None:
         """Raises ValueError where this policy cannot serve `family` or `config`."""
+        if self.suffix_window is not None and family.attention == "block_causal":
+            raise ValueError(
+                f"`suffix_window` is {self.suffix_window}, but must be None for block-causal attention, which sees "
+                "nothing behind a block."
+            )
 
     def horizon(self, blocks: Blocks) -> torch.Tensor:
         """Returns `(B,)`: the column behind the last one that the model is shown."""

@@ -18,6 +18,7 @@ class BlockCachePolicy(CachePolicy):
     """
 
     def validate(self, family, config):
+        super().validate(family, config)
         if family.attention != "block_causal":
             raise ValueError(
                 f"`cache_policy` is {self.name!r}, which needs block-causal attention, but the family {family.name!r} "
