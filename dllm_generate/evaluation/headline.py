@@ -165,7 +165,7 @@ def measure_headline(
         problems: held-out ones; what accuracy is measured on.
         contenders: the rows; the first is what others are compared with.
         forced: lengths to which answers are forced (EOS banned), beside their own.
-        speed_problems: of `problems`, how many serve for tokens per second, evenly spread.
+        speed_problems: of `problems`, how many serve for tokens per second, evenly spread; two at forced lengths.
         runs: measured passes, after one that is not.
         batch_size: rows of a call where accuracy is measured.
         dtype: of all weights.
@@ -182,8 +182,12 @@ def measure_headline(
             bar.set_description(contender.name)
             right.append(_right(answer, problems, batch_size, room))
             bar.update()
-        some = problems[:: -(-len(problems) // speed_problems)]
-        speeds = {n: _speeds(contenders, answers, some, runs, more, bar) for n, more in lengths.items()}
+        some = _spread(problems, speed_problems)
+        speeds = {
+            # A long answer is many forwards, and all are much alike.
+            n: _speeds(contenders, answers, _spread(some, 2) if n else some, runs, more, bar)
+            for n, more in lengths.items()
+        }
     return [
         Row(
             contender,
@@ -193,6 +197,10 @@ def measure_headline(
         )
         for i, contender in enumerate(contenders)
     ]
+
+
+def _spread(problems: Sequence[Problem], count: int) -> Sequence[Problem]:
+    return problems[:: -(-len(problems) // count)]
 
 
 def _right(answer: Answer, problems: Sequence[Problem], batch_size: int, options: Config) -> list[bool]:

@@ -5,9 +5,10 @@ import json
 import random
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .tasks import STANDARD_LEVEL, check, heldout_problems
 
@@ -57,11 +58,10 @@ def read_prompts(path: str | Path) -> list[Prompt]:
         ValueError: a line that is not of this form, named by its number; a file without prompts.
         OSError: a file that cannot be read.
     """
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
     json_lines = str(path).lower().endswith(".jsonl")
     prompts = [
         _from_json(line, f"{path}, line {number}") if json_lines else Prompt(line.strip())
-        for number, line in enumerate(lines, 1)
+        for number, line in numbered_lines(path)
         if line.strip()
     ]
     if not prompts:
@@ -74,14 +74,33 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     return prompts
 
 
+def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Lines of a text file with their numbers, from 1. Only line breaks end them, not Unicode's other separators.
+
+    Raises:
+        ValueError: a file that is not UTF-8, by its name.
+        OSError: a file that cannot be read.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            yield from enumerate(file, 1)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from error
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a text that is not blank, and that a tokenizer takes: without half a surrogate pair."""
+    return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= sign <= "\udfff" for sign in value)
+
+
 def _from_json(line: str, place: str) -> Prompt:
     try:
         entry = json.loads(line)
     except ValueError as error:
         raise ValueError(f"{place} is no JSON: {error}") from error
     text = entry.get("prompt") if isinstance(entry, dict) else None
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f'{place} must be a JSON object whose "prompt" is a text that is not empty.')
+    if not is_text(text):
+        raise ValueError(f'{place} must be a JSON object whose "prompt" is a text, neither empty nor half a surrogate.')
     answer = entry.get("answer")
     if answer is None:
         return Prompt(text)
