@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import pkgutil
 from typing import Any, Generic, TypeVar
 
@@ -87,6 +88,9 @@ class Registry(Generic[T]):
             if key in values:
                 raise ValueError(f"`{key}` is set both flat and in `{self.home}`: choose one.")
             values[key] = value
+        needed = [key for key, p in inspect.signature(cls).parameters.items() if p.default is p.empty]
+        missing = [key for key in needed if key in known and key not in values]
+        require(not missing, self.option, spec, f"given with {missing} in `{self.home}`")
         return cls(**values)
 
     def _checked(self, part: Any, hyper_parameters: dict[str, Any] | None, flat: dict[str, Any]) -> T:

@@ -15,6 +15,7 @@ from huggingface_hub import split_state_dict_into_shards_factory
 from transformers.core_model_loading import build_glob_alternation, dot_natural_key
 from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
+from ..families.base import registered_families
 from ..registry import is_int, require
 from .deferred import Deferred, cast
 from .faults import Native, to_published
@@ -22,6 +23,7 @@ from .files import WeightFiles, weight_files
 from .models import build, existing_folder, find_family, read_config
 from .names import to_native
 from .side_files import write_side_files
+from .token_ids import token_ids
 from .writer import SLAB_BYTES, write_safetensors
 
 LAYOUTS = ("native", "published")
@@ -79,8 +81,10 @@ def convert_checkpoint(
     Raises:
         FileNotFoundError: without such a folder, a config.json, weights, or a shard that the index names.
         ValueError: for an option with another value, an output that is the folder itself or not empty, weights that
-            are no safetensors, a damaged file, an unknown family, quantized weights, an adapter, and weights that are
-            missing, left over or of another shape.
+            are no safetensors, a damaged file, a config of which no model can be built, a generation config or
+            tokenizer file that is no JSON object, an unknown family, one whose class is transformers' own and that has
+            one layout, quantized weights, an adapter, and weights that are missing, left over, of another shape, or of
+            dtypes that cannot be joined.
         OSError: if the disk has not room enough.
 
     Example:
@@ -88,7 +92,8 @@ def convert_checkpoint(
     """
     require(to in LAYOUTS, "to", to, f"one of {', '.join(LAYOUTS)}")
     require(dtype is None or dtype in DTYPES, "dtype", dtype, f"one of {', '.join(DTYPES)}")
-    require(slab_bytes > 0, "slab_bytes", slab_bytes, "an int > 0")
+    require(is_int(slab_bytes) and slab_bytes > 0, "slab_bytes", slab_bytes, "an int > 0")
+    require(isinstance(output, str | os.PathLike), "output", output, "the path of a folder")
     source, target = existing_folder(folder), Path(output).expanduser().absolute()
     _check_output(source, target, overwrite)
     shard_bytes = _parse_size(max_shard_size)
@@ -126,15 +131,23 @@ def _model(source: Path) -> tuple[Any, str]:
     config = read_config(source)
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"`folder` is {str(source)!r}, whose weights are quantized: only plain ones can be converted.")
-    model = build(config)
+    model = build(source, config)
     family = find_family(config, model).name
+    native = {entry.family.name for entry in registered_families() if entry.model_class is not None}
+    if family not in native:
+        raise ValueError(
+            f"`folder` is {str(source)!r}, of the family {family!r}, which has one layout only: there is nothing to "
+            "convert."
+        )
     if model is None:
         raise ValueError(f"`folder` is {str(source)!r}, whose `model_type` {config.model_type!r} has no native class.")
+    token_ids(source, config, ask_tokenizer=False)
     return model, family
 
 
 def _check_complete(source: Path, found: Native) -> None:
     faults = {"missing": found.missing, "unexpected": found.unexpected, "of another shape": list(found.mismatched)}
+    faults["of a dtype that cannot be joined"] = list(found.unjoinable)
     told = [
         f"{len(names)} {fault} ({', '.join(names[:3])}{', ...' * (len(names) > 3)})"
         for fault, names in faults.items()

@@ -1,6 +1,7 @@
 """Tensors that are read when they are written: the operations between are remembered, and cut the reads to size."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -40,13 +41,15 @@ class Deferred(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        deferred = [leaf for leaf in tree_flatten((args, kwargs or {}))[0] if isinstance(leaf, cls)]
+        if common_dtype(deferred) is None:
+            raise ValueError(_cannot_be_joined(deferred))
         outputs, structure = tree_flatten(func(*tree_map(_outline, args), **tree_map(_outline, kwargs or {})))
         streamed = _STREAMED.get(func)
         rows = streamed(*args, **(kwargs or {})) if streamed else None
         if rows is None:
             rows = [_of_whole(func, args, kwargs or {}, k) for k in range(len(outputs))]
-        leaves = tree_flatten((args, kwargs or {}))[0]
-        origins = frozenset().union(*(leaf.origins for leaf in leaves if isinstance(leaf, cls)))
+        origins = frozenset().union(*(leaf.origins for leaf in deferred))
         made = [cls(output.shape, output.dtype, own, origins) for output, own in zip(outputs, rows)]
         return tree_unflatten(made, structure)
 
@@ -54,6 +57,20 @@ class Deferred(torch.Tensor):
 def cast(tensor: Deferred, dtype: torch.dtype) -> Deferred:
     """The same values in another dtype, cast as they are read."""
     return Deferred(tensor.shape, dtype, lambda i, j: tensor.read(i, j).to(dtype), tensor.origins)
+
+
+def common_dtype(tensors: Iterable[Deferred]) -> torch.dtype | None:
+    """The dtype of a tensor joined of these; None where there is none, such as for float8 beside any other."""
+    try:
+        return functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    except RuntimeError:
+        return None
+
+
+def _cannot_be_joined(tensors: Sequence[Deferred]) -> str:
+    some = {str(tensor.dtype).removeprefix("torch."): min(tensor.origins) for tensor in tensors}
+    told = " and ".join(f"{dtype} ({name})" for dtype, name in some.items())
+    return f"Weights cannot be joined that are {told}."
 
 
 def _outline(leaf: Any) -> Any:

@@ -22,6 +22,7 @@ class Native:
         rules: conversion rule -> number of stored names that it changed.
         missing: names that the checkpoint lacks, as its own layout calls them.
         unexpected: stored names that the model has no place for.
+        unjoinable: stored name -> its dtype, which the tensors that it is joined with do not have in common.
         mismatched: name, as the checkpoint's layout calls it -> its shape there, and that which the model needs.
         layout: `"published"`, `"native"`, `"mixed"`, or `"one"` where both have the same names.
     """
@@ -31,6 +32,7 @@ class Native:
     rules: Counter[str] = field(default_factory=Counter)
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
+    unjoinable: dict[str, torch.dtype] = field(default_factory=dict)
     mismatched: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
     layout: str = "one"
 

@@ -27,7 +27,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"There is no {path.name} in {str(path.parent)!r}.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is no valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{str(path)!r} holds no JSON object.")
@@ -39,7 +39,7 @@ def weight_files(folder: Path) -> list[str]:
 
     Raises:
         FileNotFoundError: if there are no weights, or a shard that the index names is missing.
-        ValueError: for weights in another format, shards without an index, and an index that names none.
+        ValueError: for weights in another format, shards without an index, and an index that names none or no files.
     """
     if (folder / SAFE_WEIGHTS_NAME).is_file():
         return [SAFE_WEIGHTS_NAME]
@@ -47,6 +47,10 @@ def weight_files(folder: Path) -> list[str]:
         weight_map = read_json(folder / SAFE_WEIGHTS_INDEX_NAME).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise ValueError(f"{str(folder / SAFE_WEIGHTS_INDEX_NAME)!r} has no `weight_map`.")
+        for name, file in weight_map.items():
+            if not isinstance(file, str):
+                where = f"{SAFE_WEIGHTS_INDEX_NAME} of {str(folder)!r}"
+                raise ValueError(f"{where}: the file of {name!r} is {file!r}, but must be a name.")
         names = sorted(set(weight_map.values()))
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:

@@ -2,9 +2,11 @@
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
     WeightConverter,
@@ -14,7 +16,7 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
-from .deferred import Deferred
+from .deferred import Deferred, cast, common_dtype
 from .faults import Native, find_faults
 
 
@@ -45,6 +47,7 @@ def to_native(model: Any, stored: Mapping[str, Deferred]) -> Native:
                 groups[target] = copy.deepcopy(by_pattern[pattern])
             groups[target].add_tensor(target, name, pattern, stored[name])  # type: ignore[arg-type]
     for target, group in groups.items():
+        found.unjoinable.update(_unjoinable(group))
         for name, tensor in _convert(group, target, model).items():
             if name in expected and name not in found.tensors:
                 found.tensors[name] = tensor
@@ -81,6 +84,18 @@ def _rule_text(rule: Any) -> str:
     text = f"{source} -> {target}"
     operations = getattr(rule, "operations", ())
     return text + f" ({', '.join(type(operation).__name__ for operation in operations)})" * bool(operations)
+
+
+def _unjoinable(group: WeightConverter) -> dict[str, torch.dtype]:
+    """Tensors of a group whose dtype has none in common with the most frequent one; casts them to that."""
+    collected: dict[str, list[Any]] = group.collected_tensors  # type: ignore[assignment]
+    parts: list[Deferred] = [tensor for tensors in collected.values() for tensor in tensors]
+    usual = Counter(tensor.dtype for tensor in parts).most_common(1)[0][0]
+    if common_dtype(parts) is not None:
+        return {}
+    for pattern, tensors in collected.items():
+        collected[pattern] = [tensor if tensor.dtype == usual else cast(tensor, usual) for tensor in tensors]
+    return {name: tensor.dtype for tensor in parts if tensor.dtype != usual for name in tensor.origins}
 
 
 def _convert(group: WeightConverter, target: str, model: Any) -> dict[str, Deferred]:

@@ -1,27 +1,24 @@
 """What a folder holds, told from its config and the headers of its weights."""
 
-import contextlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from transformers import AutoTokenizer
 from transformers.utils import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_SAFE_WEIGHTS_NAME,
     CONFIG_NAME,
-    GENERATION_CONFIG_NAME,
     SAFE_WEIGHTS_NAME,
 )
 
+from ..registry import is_int
 from .deferred import Deferred
 from .files import WeightFiles, read_json, weight_files
-from .models import build, existing_folder, find_family, read_config
+from .models import build, existing_folder, find_family, read_config, value_of
 from .names import to_native
-
-IDS = ("mask_token_id", "eos_token_id", "pad_token_id")
+from .token_ids import token_ids
 
 
 @dataclass
@@ -96,7 +93,8 @@ def inspect_checkpoint(folder: str | Path) -> Report:
 
     Raises:
         FileNotFoundError: without such a folder, a config.json, weights, or a shard that the index names.
-        ValueError: for weights that are no safetensors, a damaged file, and a config that the family's class refuses.
+        ValueError: for weights that are no safetensors, a damaged file, a config of which no model can be built, a
+            generation config or tokenizer file that is no JSON object, and token ids that are none.
 
     Example:
         >>> from dllm_generate.bundled import bundled_model
@@ -113,7 +111,7 @@ def inspect_checkpoint(folder: str | Path) -> Report:
     with WeightFiles(path, weight_files(path)) as weights:
         _count(report, weights.tensors.values())
         report.files, report.sharded = weights.names, weights.names != [SAFE_WEIGHTS_NAME]
-        model = build(config)
+        model = build(path, config)
         _describe(report, path, config, model)
         if getattr(config, "quantization_config", None) is not None:
             report.notes.append("The weights are quantized: their names were not held against the model.")
@@ -123,6 +121,9 @@ def inspect_checkpoint(folder: str | Path) -> Report:
             found = to_native(model, weights.tensors)
             report.layout, report.rules, report.renamed = found.layout, dict(found.rules), found.renamed
             report.missing, report.unexpected, report.mismatched = found.missing, found.unexpected, found.mismatched
+            if found.unjoinable:
+                names = ", ".join(found.unjoinable)
+                report.notes.append(f"Of a dtype that cannot be joined with that of the tensors beside it: {names}.")
     return report
 
 
@@ -139,16 +140,16 @@ def _count(report: Report, tensors: Iterable[Deferred]) -> None:
 
 def _describe(report: Report, path: Path, config: Any, model: Any) -> None:
     """Fills in what decoding knows of the model."""
-    report.token_ids = _token_ids(path, config)
-    mask, rows = report.token_ids["mask_token_id"], getattr(config, "vocab_size", None)
-    if mask is None:
-        report.notes.append("No mask token: give `mask_token_id` to `generate`.")
-    elif rows is not None and not 0 <= mask < rows:
-        report.notes.append(f"`mask_token_id` is {mask}, but the model has {rows} token embeddings.")
+    family = None
     try:
         family = find_family(config, model)
     except ValueError as error:
         report.options_needed = str(error)
+    masked = family is None or family.noise == "mask"
+    report.token_ids = token_ids(path, config, ask_tokenizer=masked)
+    if masked:
+        _note_mask(report, value_of(config, "vocab_size"))
+    if family is None:
         return
     report.family, report.attention, report.logits_shift = family.name, family.attention, family.logits_shift
     report.block_length, report.presets = family.block_length, list(family.presets)
@@ -156,16 +157,12 @@ def _describe(report: Report, path: Path, config: Any, model: Any) -> None:
         report.notes.append(f"Its architecture is that of {family.name}, but its `model_type` is of no native class.")
 
 
-def _token_ids(path: Path, config: Any) -> dict[str, Any]:
-    """The ids in the order in which `generate` looks for them."""
-    generation = path / GENERATION_CONFIG_NAME
-    saved = read_json(generation) if generation.is_file() else {}
-    ids = {name: getattr(config, name, None) if saved.get(name) is None else saved[name] for name in IDS}
-    if ids["mask_token_id"] is None and any(path.glob("tokenizer*")):
-        # A tokenizer that cannot be loaded names no mask.
-        with contextlib.suppress(OSError, ValueError, ImportError):
-            ids["mask_token_id"] = AutoTokenizer.from_pretrained(path, trust_remote_code=False).mask_token_id
-    return ids
+def _note_mask(report: Report, rows: Any) -> None:
+    mask = report.token_ids["mask_token_id"]
+    if mask is None:
+        report.notes.append("No mask token: give `mask_token_id` to `generate`.")
+    elif is_int(rows) and not 0 <= mask < rows:
+        report.notes.append(f"`mask_token_id` is {mask}, but the model has {rows} token embeddings.")
 
 
 def _adapter(path: Path, report: Report) -> Report:
@@ -173,6 +170,13 @@ def _adapter(path: Path, report: Report) -> Report:
     report.kind = "adapter"
     names = ("peft_type", "r", "lora_alpha", "target_modules")
     report.adapter = {"base_model": values.get("base_model_name_or_path"), **{name: values.get(name) for name in names}}
+    targets = values.get("target_modules")
+    listed = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
+    if not (targets is None or isinstance(targets, str) or listed):
+        allowed = "text or a list of names"
+        raise ValueError(
+            f"{ADAPTER_CONFIG_NAME} of {str(path)!r}: `target_modules` is {targets!r}, but must be {allowed}."
+        )
     if not (path / ADAPTER_SAFE_WEIGHTS_NAME).is_file():
         report.missing = [ADAPTER_SAFE_WEIGHTS_NAME]
         return report

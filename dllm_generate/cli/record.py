@@ -1,5 +1,6 @@
 """`dllm-generate record`."""
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,6 +51,7 @@ def record_command(
     with reported():
         if output.suffix != ".safetensors":
             raise ValueError(f"`output` is {str(output)!r}, but must be a file whose name ends in .safetensors.")
+        _check_writable(output)
         seed = generation.pop("seed")
         found = _prompts(prompts, tasks)
         if found is None:
@@ -64,6 +66,17 @@ def record_command(
     steps = kept.commit_step.amax(1).float().mean() + 1
     errors.print(f"{len(kept)} of {kept.facts['recorded']} runs kept, {steps:.1f} steps each", style="dim")
     written(output)
+
+
+def _check_writable(file: Path) -> None:
+    """Raises OSError where nothing could be written, before hours of decoding."""
+    try:
+        if file.exists():
+            file.open("ab").close()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        raise OSError(f"{file} cannot be written: {error.strerror}.") from error
 
 
 def _prompts(file: Path | None, tasks: str | None) -> list[Prompt] | None:

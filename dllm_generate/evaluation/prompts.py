@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from .tasks import STANDARD_LEVEL, check, heldout_problems
 
@@ -88,7 +88,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         raise ValueError(f"{path} is no text in UTF-8: {error}") from error
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: Any) -> TypeGuard[str]:
     """Whether a value is a text that is not blank, and that a tokenizer takes: without half a surrogate pair."""
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= sign <= "\udfff" for sign in value)
 
@@ -100,7 +100,9 @@ def _from_json(line: str, place: str) -> Prompt:
         raise ValueError(f"{place} is no JSON: {error}") from error
     text = entry.get("prompt") if isinstance(entry, dict) else None
     if not is_text(text):
-        raise ValueError(f'{place} must be a JSON object whose "prompt" is a text, neither empty nor half a surrogate.')
+        raise ValueError(
+            f'{place} must be a JSON object whose "prompt" is a text, not empty and without half a surrogate pair.'
+        )
     answer = entry.get("answer")
     if answer is None:
         return Prompt(text)

@@ -178,7 +178,7 @@ def family_of(model: Any, overrides: Any = None, tokenizer: Any = None) -> Famil
         option = read("mask_token_id")
         require(option is None, "mask_token_id", option, f"None: open positions of {family.name!r} hold random tokens")
         given["mask_token_id"] = NO_MASK
-    family = _with_blocks_of(config, family)
+    family = with_blocks_of(config, family)
     if given["attention"] not in (None, family.attention):
         family = replace(family, presets=default_presets(given["attention"], family.block_length or 32))
     family = replace(family, **{name: value for name, value in given.items() if value is not None})
@@ -186,7 +186,7 @@ def family_of(model: Any, overrides: Any = None, tokenizer: Any = None) -> Famil
     return _fit_to_vocabulary(family, model)
 
 
-def _with_blocks_of(config: Any, family: Family) -> Family:
+def with_blocks_of(config: Any, family: Family) -> Family:
     """A family with fixed blocks gets the length that the model's config states, since releases differ in it."""
     length = getattr(config, family.block_length_field, None)
     if None in (length, family.block_length) or length == family.block_length:

@@ -49,12 +49,17 @@ class Objective(ABC):
             stand at the cell that is asked for, and `example` moves them.
         attentions: kinds of attention of the models that it can train.
         result: kind of attention that the trained model is to be decoded with; None: that of its family.
+        needs_adapter: whether only a model with an adapter can be trained.
     """
 
     name: ClassVar[str]
     logits_shift: bool = False
     attentions: ClassVar[tuple[str, ...]] = ATTENTION_KINDS
     result: ClassVar[str | None] = None
+
+    @property
+    def needs_adapter(self) -> bool:
+        return False
 
     @abstractmethod
     def corrupt(self, batch: Batch, generator: torch.Generator) -> Corrupted:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..registry import require
 from .recipe import Recipe
+from .saving import ADAPTER, MODEL
 
 METRICS, RECIPE = "metrics.jsonl", "recipe.yaml"
 # What may differ in a run that goes on.
@@ -21,12 +23,17 @@ def find_checkpoint(recipe: Recipe, resume: bool) -> str | None:
         resume: whether to go on.
 
     Raises:
-        ValueError: checkpoints in the folder of a new run; another recipe than that of the run that is to go on.
+        ValueError: checkpoints, results, recipe or metrics in the folder of a new run; a file instead of a folder;
+            another recipe than that of the run that is to go on.
     """
     output = Path(recipe.output)
+    require(output.is_dir() or not output.exists(), "output", recipe.output, "a folder, not a file")
     if not resume:
-        if any(_numbered(output)):
-            raise ValueError(f"`output` is {recipe.output!r}, which holds checkpoints: resume, or name another folder.")
+        found = ["checkpoints"] if any(_numbered(output)) else []
+        found += [name for name in (MODEL, ADAPTER, RECIPE, METRICS) if (output / name).exists()]
+        if found:
+            held = ", ".join(found)
+            raise ValueError(f"`output` is {recipe.output!r}, which holds {held}: resume, or name another folder.")
         return None
     if (output / RECIPE).is_file():
         begun = Recipe.read(output / RECIPE).to_dict()

@@ -73,6 +73,10 @@ class D2F(Objective):
         kind = type(self.teacher).__name__
         require(self.self_align or self.teacher is None, "teacher", kind, "None where `self_align` is False")
 
+    @property
+    def needs_adapter(self) -> bool:
+        return self.self_align and self.teacher is None
+
     @functools.cached_property
     def frozen(self) -> Any:
         """The teacher, loaded if it was named, in evaluation mode and without gradients; None if there is none."""
@@ -122,7 +126,7 @@ class D2F(Objective):
         Raises:
             ValueError: `self_align` without a teacher, for a model without an adapter.
         """
-        if self.self_align and self.teacher is None and not hasattr(_inner(model), "disable_adapter"):
+        if self.needs_adapter and not hasattr(_inner(model), "disable_adapter"):
             raise ValueError(
                 f"`teacher` is None, but must be a frozen model where {type(_inner(model)).__name__} has no adapter to "
                 "switch off (peft.get_peft_model adds one)."

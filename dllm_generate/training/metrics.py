@@ -8,6 +8,8 @@ from typing import Any
 from tqdm import tqdm
 from transformers import TrainerCallback
 
+from ..registry import is_int
+
 
 class MetricsFile(TrainerCallback):
     """Writes step, loss, gradient norm, learning rate, tokens and seconds to a file, in the first process alone.
@@ -25,7 +27,7 @@ class MetricsFile(TrainerCallback):
         if state.is_world_process_zero:
             kept = [line for line in read_metrics(self.file) if line["step"] <= state.global_step]
             self.file.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-            self.offset = kept[-1]["seconds"] if kept else 0.0
+            self.offset = kept[-1].get("seconds", 0.0) if kept else 0.0
         self.begin = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -61,11 +63,13 @@ class ProgressBar(TrainerCallback):
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
-    """The lines of a file of metrics; none if there is no file. A line that a kill cut off is left out."""
+    """The lines of a file of metrics; none if there is no file. A line that is cut off or has no step is left out."""
     lines = []
     for text in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
         try:
-            lines.append(json.loads(text))
+            line = json.loads(text)
         except ValueError:
             continue
+        if isinstance(line, dict) and is_int(line.get("step")):
+            lines.append(line)
     return lines

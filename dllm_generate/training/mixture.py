@@ -20,10 +20,14 @@ class Mixture(Objective):
 
     def __init__(self, objectives: Sequence[Objective], weights: Sequence[float] | None = None):
         self.objectives = tuple(objectives)
-        self.weights = torch.tensor(weights or [1.0] * len(objectives))
+        self.weights = torch.tensor(weights or [1.0] * len(objectives), dtype=torch.float)
 
     def _drawn(self, generator: torch.Generator) -> Objective:
         return self.objectives[int(torch.multinomial(self.weights, 1, generator=generator))]
+
+    @property
+    def needs_adapter(self) -> bool:
+        return any(objective.needs_adapter for objective in self.objectives)
 
     def corrupt(self, batch: Batch, generator: torch.Generator) -> Corrupted:
         return self._drawn(generator).corrupt(batch, generator)

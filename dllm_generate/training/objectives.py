@@ -127,14 +127,19 @@ class BlockDiffusion(Objective):
     result: ClassVar[str | None] = "block_causal"
 
     def __post_init__(self) -> None:
+        length = self.block_length
+        require(length is None or (is_int(length) and length >= 1), "block_length", length, "an int of at least 1")
         if self.block_sizes is None:
-            object.__setattr__(self, "block_sizes", (self.block_length,) if self.block_length else BLOCK_SIZES)
+            object.__setattr__(self, "block_sizes", (length,) if length else BLOCK_SIZES)
         _checked_sizes(self)
         require(is_int(self.tail) and self.tail >= 0, "tail", self.tail, "an int of at least 0")
 
     def validate(self, family: Family) -> None:
         super().validate(family)
         fixed, sizes = family.block_length, self.block_sizes
+        given = self.block_length if sizes == (self.block_length,) else None
+        if fixed is not None and given is not None:
+            require(given == fixed, "block_length", given, f"{fixed}, that of the model")
         require(fixed is None or sizes == (fixed,), "block_sizes", sizes, f"[{fixed}], the blocks of the model")
 
     def corrupt(self, batch: Batch, generator: torch.Generator) -> Corrupted:

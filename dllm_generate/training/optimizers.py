@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..registry import require
+
 OPTIMIZERS = ("adamw", "muon")
 
 
@@ -56,14 +58,21 @@ def muon_with_adam(
         weight_decay: decoupled decay of the matrices. Default 0.1.
 
     Returns:
-        One optimizer with the groups of both.
+        One optimizer with the groups of both, or of the one that has parameters.
+
+    Raises:
+        ValueError: no parameter has a gradient.
     """
     ends = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
     outer = {id(m.weight) for m in ends if m is not None}
     wanted = [p for p in model.parameters() if p.requires_grad]
     hidden = [p for p in wanted if p.ndim == 2 and id(p) not in outer]
     rest = [p for p in wanted if p.ndim != 2 or id(p) in outer]
-    return CombinedOptimizer(
-        torch.optim.Muon(hidden, lr=muon_lr, weight_decay=weight_decay),
-        torch.optim.Adam(rest, lr=adam_lr, betas=(0.9, 0.98)),
-    )
+    require(len(wanted) > 0, "model", type(model).__name__, "one with a parameter that requires a gradient")
+    parts: list[Optimizer] = []
+    if hidden:
+        parts.append(torch.optim.Muon(hidden, lr=muon_lr, weight_decay=weight_decay))
+    # All parameters of an adapter are matrices.
+    if rest:
+        parts.append(torch.optim.Adam(rest, lr=adam_lr, betas=(0.9, 0.98)))
+    return CombinedOptimizer(*parts)

@@ -74,6 +74,11 @@ def adapted(model: Any, recipe: Recipe) -> Any:
         raise ImportError("`lora` needs the library peft: pip install 'dllm_generate[train]'") from error
     torch.manual_seed(recipe.seed)
     lora = recipe.lora
+    targets = lora.targets if isinstance(lora.targets, list) else []
+    names = [f".{name}" for name, _ in model.named_modules()]
+    # peft leaves out those that it does not find beside others.
+    unknown = [target for target in targets if not any(name.endswith(f".{target}") for name in names)]
+    require(not unknown, "lora.targets", unknown, "names of layers of the model")
     config = LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=lora.targets, task_type="CAUSAL_LM"
     )

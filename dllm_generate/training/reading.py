@@ -21,8 +21,8 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123
 def parse(file: Path) -> Any:
     """Reads a .yaml, .yml or .json file. Raises ValueError for another kind, and for text that is not of its kind."""
     require(file.suffix in (".yaml", ".yml", ".json"), "recipe", str(file), "a .yaml, .yml or .json file")
-    text = file.read_text(encoding="utf-8")
     try:
+        text = file.read_text(encoding="utf-8")
         return json.loads(text) if file.suffix == ".json" else yaml.load(text, _Loader)  # noqa: S506
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error

@@ -128,6 +128,8 @@ class Recipe:
             _count(self, key, 1)
         for key in ("warmup", "seed"):
             _count(self, key, 0)
+        # transformers seeds numpy as well.
+        require(self.seed < 2**32, "seed", self.seed, "an int below 2 ** 32")
         for key in ("learning_rate", "muon_learning_rate", "weight_decay", "max_grad_norm", "decay"):
             value = getattr(self, key)
             low = is_number(value) and math.isfinite(value) and value >= 0 and (value > 0 or "rate" not in key)
@@ -139,7 +141,11 @@ class Recipe:
         require(self.rows % self.parts == 0, "parts", self.parts, f"a divisor of `rows`, which is {self.rows}")
         object.__setattr__(self, "lora", _lora(self.lora))
         _check_family(self.family)
-        self.make_objective()
+        if self.make_objective().needs_adapter and self.lora is None:
+            raise ValueError(
+                "`lora` is None, but must be given for an objective whose teacher is the model without its adapter; or "
+                "give `objective.teacher`, the folder or Hub id of a frozen model."
+            )
         self.make_source()
 
     @classmethod

@@ -4,110 +4,29 @@ import contextlib
 import copy
 import functools
 import itertools
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn import functional as F
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..decoders import DECODERS
 from ..evaluation.prompts import Prompt
 from ..evaluation.tasks import LONG_LEVEL, TASKS, check, training_problems
-from ..registry import require
+from ..registry import is_int, require
 from ..text import decode, encode, special_ids, user
-from .data import Batch, Example
+from .paths import Trajectories
 
-_GRIDS, _COUNTS = ("prompt_ids", "answer_ids", "commit_step"), ("prompt_lengths", "answer_lengths", "canvas_lengths")
-_TENSORS = (*_GRIDS, *_COUNTS)
-_FIXED = ("eos_token_id", "infill", "stop_strings", "stopping_criteria", "return_dict_in_generate")
+__all__ = ["Trajectories", "record", "training_prompts"]
 
-
-@dataclass(frozen=True)
-class Trajectories:
-    """N runs of decoding, each with the step that committed every token.
-
-    Args:
-        prompt_ids: (N, P) ids, filled up behind each prompt.
-        prompt_lengths: (N,) tokens of the prompts.
-        answer_ids: (N, G) ids of the whole canvas, also behind the first EOS.
-        answer_lengths: (N,) tokens up to the first EOS, which counts; those of the canvas without one.
-        commit_step: (N, G) step that committed the token, counted from 0.
-        canvas_lengths: (N,) columns of the canvas.
-        facts: how they were made, as plain JSON values; `mask_token_id` and `eos_token_id` among them.
-    """
-
-    prompt_ids: Tensor
-    prompt_lengths: Tensor
-    answer_ids: Tensor
-    answer_lengths: Tensor
-    commit_step: Tensor
-    canvas_lengths: Tensor
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.prompt_ids)
-
-    def save(self, path: str | Path) -> None:
-        """Writes a safetensors file; the facts are in its metadata."""
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        tensors = {name: getattr(self, name).int().contiguous() for name in _TENSORS}
-        save_file(tensors, path, {"facts": json.dumps(self.facts)})
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Trajectories":
-        """Reads what `save` wrote. Raises ValueError for a file of another kind."""
-        with safe_open(path, "pt") as file:
-            facts, names = (file.metadata() or {}).get("facts", ""), set(file.keys())
-            require(facts and names == set(_TENSORS), "path", str(path), "a file of Trajectories.save")
-            return cls(**{name: file.get_tensor(name).long() for name in _TENSORS}, facts=json.loads(facts))
-
-    @classmethod
-    def joined(cls, parts: "Sequence[Trajectories]") -> "Trajectories":
-        """One after the other; the facts are those of the first."""
-        made = {name: torch.cat([getattr(part, name) for part in parts]) for name in _COUNTS}
-        for name in _GRIDS:
-            grids = [getattr(part, name) for part in parts]
-            width = max(grid.shape[1] for grid in grids)
-            made[name] = torch.cat([F.pad(grid, (0, width - grid.shape[1])) for grid in grids])
-        return cls(**made, facts=parts[0].facts)
-
-    def rows(self, numbers: Sequence[int]) -> "Trajectories":
-        """Some of them."""
-        return replace(self, **{name: getattr(self, name)[list(numbers)] for name in _TENSORS})
-
-    def example(self, row: int) -> Example:
-        """Ids of the prompt and of the answer, its first EOS included."""
-        prompt = self.prompt_ids[row, : self.prompt_lengths[row]]
-        return prompt.tolist(), self.answer_ids[row, : self.answer_lengths[row]].tolist()
-
-    def batch(self, rows: Sequence[int], seed: int = 0) -> "TrajectoryBatch":
-        """Some of them, as a batch whose canvas is the recorded one."""
-        some = self.rows(rows)
-        room = int(some.canvas_lengths.max())
-        cells = torch.arange(int(some.prompt_lengths.max()) + room) - some.prompt_lengths[:, None]
-        prompt_ids = F.pad(some.prompt_ids, (0, cells.shape[1]))[:, : cells.shape[1]]
-        ids = torch.where(cells < 0, prompt_ids, some.answer_ids.gather(1, cells.clamp(0, room - 1)))
-        counts = (some.prompt_lengths, some.answer_lengths, some.canvas_lengths)
-        return TrajectoryBatch(ids, *counts, seed, some.commit_step[:, :room])
-
-
-@dataclass(frozen=True)
-class TrajectoryBatch(Batch):
-    """A `Batch` whose rows know when their tokens were committed.
-
-    Args:
-        commit_step: (B, G) step of each answer cell.
-    """
-
-    commit_step: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+# What would cut runs off, or multiply their rows.
+_CUTTING = ("infill", "stop_strings", "max_time", "num_return_sequences")
+_SET_HERE = (
+    "eos_token_id", "stopping_criteria", "return_dict_in_generate", "generation_config", "custom_generate", "inputs",
+    "input_ids", "inputs_embeds", "attention_mask", "tokenizer",
+)  # fmt: skip
 
 
 def training_prompts(
@@ -122,10 +41,13 @@ def training_prompts(
         level: 0 to 3; shorter answers than those of the level occur, too.
 
     Raises:
-        ValueError: an unknown task, or tasks with too few different prompts.
+        ValueError: an unknown task, another `n` or `level`, or tasks with too few different prompts.
     """
-    unknown = sorted(set(tasks or ()) - set(TASKS))
+    require(tasks is None or isinstance(tasks, (list, tuple, dict)), "tasks", tasks, "a list of names, or None")
+    unknown = [task for task in tasks or () if task not in list(TASKS)]
     require(not unknown, "tasks", unknown, f"of {list(TASKS)}")
+    require(is_int(n) and n >= 1, "n", n, "an int of at least 1")
+    require(is_int(level) and 0 <= level <= LONG_LEVEL, "level", level, f"an int from 0 to {LONG_LEVEL}")
     found: dict[str, Prompt] = {}
     for problem in itertools.islice(training_problems(seed, tasks, level), 1000 * n):
         if len(found) >= n:
@@ -160,7 +82,8 @@ def record(
         batch_size: rows of a call of generate. Default 8.
         unverified: keep every run, right or not; prompts then need no judge. Default False.
         progress: show a bar.
-        options: of `generate`; a decoder that takes commits back records no trajectory.
+        options: of `generate`; a decoder that takes commits back records no trajectory. Neither they nor the model's
+            own generation config may end runs early or return several rows of a prompt.
 
     Returns:
         The kept runs, in the order of their prompts.
@@ -169,6 +92,8 @@ def record(
         ValueError: an option that is not allowed, or prompts without a judge, before the first forward; no run kept.
     """
     require(len(prompts) > 0, "prompts", list(prompts), "a list that is not empty")
+    require(all(isinstance(p, Prompt) for p in prompts), "prompts", list(prompts)[:3], "a list of `Prompt`")
+    require(is_int(batch_size) and batch_size >= 1, "batch_size", batch_size, "an int of at least 1")
     if not unverified:
         require(all(p.is_right for p in prompts), "prompts", "without a judge", "with one where `unverified` is False")
     _check(model, options)
@@ -217,10 +142,18 @@ def _runs(
 
 
 def _check(model: Any, options: dict[str, Any]) -> None:
-    for name in _FIXED:
-        if options.get(name) is not None:
-            raise ValueError(f"`{name}` is {options[name]!r}, but must be unset: recording sets it.")
+    for name in _SET_HERE:
+        value = options.get(name)
+        if value is not None:
+            shown = repr(value) if isinstance(value, (int, str, list)) else f"a {type(value).__name__}"
+            reason = "give its fields as options" if name == "generation_config" else "recording sets it"
+            raise ValueError(f"`{name}` is {shown}, but must be unset: {reason}.")
     config, _ = model._prepare_generation_config(None, **options)
+    for name in _CUTTING:
+        value = getattr(config, name, None)
+        fits = not value or (name == "num_return_sequences" and value == 1)
+        place = "" if options.get(name) is not None else ", from the model's generation config"
+        require(fits, name, value, f"unset, so that a prompt is one run that ends by itself{place}")
     decoder = DECODERS.find(config.decoder) if isinstance(config.decoder, str) else type(config.decoder)
     if decoder.revocable:
         fit = sorted(name for name, part in DECODERS.parts.items() if not part.revocable)

@@ -71,6 +71,7 @@ def train(
     require(recipe.parts % world == 0, "parts", recipe.parts, f"a multiple of {world}, the number of processes")
     source.read()
     model, tokenizer, family = load_model(recipe)
+    source.validate(family, model.get_input_embeddings().weight.shape[0])
     objective = recipe.make_objective(family)
     tell_decoding(model, recipe, objective.result)
     sizes = {key: getattr(recipe, key) for key in ("steps", "rows", "parts", "seed", "max_length")}

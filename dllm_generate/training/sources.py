@@ -6,13 +6,14 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..evaluation.prompts import is_text, numbered_lines
 from ..evaluation.tasks import LONG_LEVEL, TASKS, training_problems
+from ..families.base import Family
 from ..registry import Registry, is_int, is_number, require
 from ..text import Conversation, user
 from .data import Example, ExampleBatches, MakeExamples, encode
@@ -27,6 +28,14 @@ class Source(ABC):
 
     def read(self) -> None:
         """Reads and checks what there is to read, before a model is loaded. Raises ValueError and OSError."""
+
+    def validate(self, family: Family | None, vocabulary: int) -> None:
+        """Raises ValueError if a model cannot learn from it.
+
+        Args:
+            family: of the model; None where it is not known.
+            vocabulary: number of ids that the model takes.
+        """
 
     @abstractmethod
     def examples(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> MakeExamples:
@@ -64,7 +73,8 @@ class TaskSource(Source):
 
     def __post_init__(self) -> None:
         tasks, known = self.tasks, f"names of tasks, or a dict of positive weights for them, of {list(TASKS)}"
-        good = tasks is None or (isinstance(tasks, (list, tuple, dict)) and len(tasks) > 0 and set(tasks) <= set(TASKS))
+        names = list(tasks) if isinstance(tasks, (list, tuple, dict)) else []
+        good = tasks is None or (len(names) > 0 and all(name in list(TASKS) for name in names))
         weights = tasks.values() if isinstance(tasks, dict) else ()
         require(good and all(is_number(w) and w > 0 for w in weights), "tasks", tasks, known)
         level = self.level
@@ -127,7 +137,7 @@ class JsonlSource(Conversations):
         file: path of the file, relative to the current folder.
 
     Raises:
-        ValueError: for a path that is no text.
+        ValueError: for a path that is no text; when it is read, for a line of another form.
     """
 
     file: str
@@ -136,7 +146,7 @@ class JsonlSource(Conversations):
         require(isinstance(self.file, str) and bool(self.file), "file", self.file, "the path of a .jsonl file")
 
     def records(self) -> Iterable[tuple[Any, str]]:
-        for number, line in enumerate(Path(self.file).read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in numbered_lines(self.file):
             place = f"{self.file}, line {number}"
             if not line.strip():
                 continue
@@ -156,7 +166,7 @@ class DatasetSource(Conversations):
         split: of a folder with several. Default `"train"`.
 
     Raises:
-        ValueError: for a path that is no text.
+        ValueError: for a path or a split that is no text.
         ImportError: when it is read, if `datasets` is not installed.
     """
 
@@ -165,6 +175,7 @@ class DatasetSource(Conversations):
 
     def __post_init__(self) -> None:
         require(isinstance(self.folder, str) and bool(self.folder), "folder", self.folder, "the path of a folder")
+        require(isinstance(self.split, str) and bool(self.split), "split", self.split, "the name of a split")
 
     def records(self) -> Iterable[tuple[Any, str]]:
         try:
@@ -192,20 +203,16 @@ def conversation_of(record: Any, place: str) -> tuple[Conversation, str]:
     """
     record = record if isinstance(record, Mapping) else {}
     messages, prompt, answer = (record.get(key) for key in ("messages", "prompt", "answer"))
-    if messages is None and _is_text(prompt) and _is_text(answer):
+    if messages is None and is_text(prompt) and is_text(answer):
         return user(prompt), answer
     turns = messages if isinstance(messages, list) else []
-    whole = all(isinstance(m, Mapping) and _is_text(m.get("role")) and _is_text(m.get("content")) for m in turns)
+    whole = all(isinstance(m, Mapping) and is_text(m.get("role")) and is_text(m.get("content")) for m in turns)
     if whole and len(turns) > 1 and turns[-1]["role"] == "assistant":
         return [{"role": m["role"], "content": m["content"]} for m in turns[:-1]], turns[-1]["content"]
     raise ValueError(
         f'{place} must be {{"prompt": text, "answer": text}}, or {{"messages": [...]}} with the role and the content '
-        "of two or more messages, the last of the role assistant; no text is empty."
+        "of two or more messages, the last of the role assistant; no text is empty or has half a surrogate pair."
     )
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def _length(pair: Example) -> int:

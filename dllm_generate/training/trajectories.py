@@ -16,7 +16,7 @@ from .base import Corrupted, Objective, register_objective
 from .data import Batch, Example, ExampleBatches, MakeExamples
 from .losses import asked, asked_logits, certainty_loss, distillation_loss
 from .objectives import copies_mask
-from .recording import Trajectories, TrajectoryBatch
+from .paths import Trajectories, TrajectoryBatch
 from .sources import Source, register_source
 
 VIEWS, SKIPS = ("bidirectional", "block_causal", "pipelined"), ("any", "block", "end")
@@ -81,7 +81,10 @@ class TrajectorySource(Source):
         return Trajectories.joined([Trajectories.load(file) for file in files])
 
     def read(self) -> None:
-        len(self.trajectories)
+        require(len(self.trajectories) > 0, "file", self.file, "with at least one run")
+
+    def validate(self, family: Family | None, vocabulary: int) -> None:
+        self.trajectories.validate(None if family is None else family.mask_token_id, vocabulary)
 
     def examples(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> MakeExamples:
         return TrajectoryBatches(self._fitting(max_length), 1, 1, 1).examples

@@ -34,6 +34,11 @@ def cut(path, length):
     path.write_bytes(path.read_bytes()[:length])
 
 
+def index(folder, file):
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": file}}))
+
+
 def without_weights(folder, name=None):
     (folder / "model.safetensors").unlink()
     if name is not None:
@@ -54,8 +59,24 @@ UNREADABLE = {
     "a size in words": (
         lambda f: edit_config(f, hidden_size="much"),
         ValueError,
-        "no config of a lladamoe.*hidden_size",
+        "^config.json of .*hidden_size",
     ),
+    "no heads": (lambda f: edit_config(f, num_attention_heads=0), ValueError, "^config.json of .*ZeroDivisionError"),
+    "less than no heads": (lambda f: edit_config(f, num_attention_heads=-1), ValueError, "^config.json of .*negative"),
+    "a base in words": (lambda f: edit_config(f, rope_theta="x"), ValueError, "^config.json of .*'str'"),
+    "a class that is a number": (
+        lambda f: edit_config(f, architectures=3.0),
+        ValueError,
+        "`architectures` is 3.0, but",
+    ),
+    "a class of an unknown type that is a number": (
+        lambda f: edit_config(f, model_type="new", architectures=[3]),
+        ValueError,
+        r"^config.json of .*`architectures` is \[3\], but",
+    ),
+    "a deep config": (lambda f: (f / "config.json").write_text("[" * 100_000), ValueError, "config.json' is no valid"),
+    "an index with a number": (lambda f: index(f, 1), ValueError, "file of 'lm_head.weight' is 1, but must be a name"),
+    "an index with a list": (lambda f: index(f, ["a.safetensors"]), ValueError, r"index.json of .*\['a.safetensors'\]"),
     "no weights": (without_weights, FileNotFoundError, "no weights"),
     "a pickle": (lambda f: without_weights(f, "pytorch_model.bin"), ValueError, "must be safetensors"),
     "no index": (
@@ -90,6 +111,12 @@ def test_a_folder_that_cannot_be_converted(case, folder, tmp_path):
     assert set(tmp_path.rglob("*")) == before
 
 
+def test_an_adapter_with_targets_that_are_no_names(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"target_modules": 5}')
+    with pytest.raises(ValueError, match="adapter_config.json of .*`target_modules` is 5, but must be"):
+        inspect_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("call", [inspect_checkpoint, lambda folder: convert_checkpoint(folder, folder / ".." / "out")])
 def test_half_a_set_of_shards(call, shards):
     lost = sorted(shards.glob("model-*.safetensors"))[1::2]
@@ -118,6 +145,7 @@ def test_a_tensor_in_two_shards(shards):
         ({"max_shard_size": "much"}, "`max_shard_size` is 'much'"),
         ({"max_shard_size": 0}, "`max_shard_size` is 0"),
         ({"slab_bytes": 0}, "`slab_bytes` is 0"),
+        ({"slab_bytes": "x"}, "`slab_bytes` is 'x'"),
     ],
 )
 def test_options_with_other_values(options, message, tmp_path):
@@ -130,6 +158,10 @@ def test_outputs_that_are_refused(folder, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     cases = ((folder, "another folder than the input"), (tmp_path / "full", "unless `overwrite`"))
+    with pytest.raises(ValueError, match="`output` is None, but must be the path"):
+        convert_checkpoint(folder, None)
+    with pytest.raises(ValueError, match="`folder` is None, but must be the path"):
+        inspect_checkpoint(None)
     for output, message in (*cases, (tmp_path / "full" / "notes.txt", "not a file")):
         with pytest.raises(ValueError, match=f"`output` is .*{message}"):
             convert_checkpoint(folder, output)

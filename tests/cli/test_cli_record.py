@@ -57,3 +57,12 @@ def test_the_seed_chooses_the_problems(invoke, tmp_path):
         assert invoke("record", "-o", str(tmp_path / "runs.safetensors"), *arguments).exit_code == 0
         prompts.append(Trajectories.load(tmp_path / "runs.safetensors").prompt_ids.tolist())
     assert prompts[0] == prompts[1] != prompts[2]
+
+
+@pytest.mark.parametrize("place", ["a_file/runs.safetensors", "a_folder.safetensors"])
+def test_a_place_that_cannot_be_written_is_told_before_decoding(invoke, tmp_path, monkeypatch, place):
+    (tmp_path / "a_file").write_text("x")
+    (tmp_path / "a_folder.safetensors").mkdir()
+    monkeypatch.setattr("dllm_generate.cli.record.load_model", lambda source: pytest.fail("loaded"))
+    result = invoke("record", "-o", str(tmp_path / place), "-n", "1", *OPTIONS)
+    assert result.exit_code == 2 and f"{place} cannot be written" in result.stderr.replace("\n", "")

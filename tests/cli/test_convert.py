@@ -90,6 +90,15 @@ def test_convert_there_and_back(tmp_path):
     assert json.loads(invoke("inspect", back, "--json").stdout)["layout"] == "native"
 
 
+def test_a_config_of_which_no_model_can_be_built_is_one_line_and_status_2(tmp_path):
+    folder = shutil.copytree(LLADA2, tmp_path / "other")
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, "num_attention_heads": 0}))
+    for result in (invoke("inspect", folder), invoke("convert", folder, tmp_path / "output")):
+        assert result.exit_code == 2 and "config.json of" in result.stderr and "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -33,7 +33,7 @@ def test_train_set_output_resume(recipe, tmp_path):
     assert (saved["lora"]["r"], saved["learning_rate"], saved["output"]) == (2, 1e-3, str(tmp_path / "other"))
     assert len((tmp_path / "other" / "metrics.jsonl").read_text().splitlines()) == 1
     result = invoke(tmp_path / "other" / "recipe.yaml")
-    assert result.exit_code == 2 and "holds checkpoints: resume, or name another folder" in result.stderr
+    assert result.exit_code == 2 and "which holds checkpoints, adapter, recipe.yaml" in result.stderr
     assert invoke(tmp_path / "other" / "recipe.yaml", "--resume").exit_code == 0
 
 
