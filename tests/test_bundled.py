@@ -1,7 +1,9 @@
 """The bundled model and loading."""
 
 import pytest
+import torch
 from models import byte_tokenizer, tiny_llada
+from peft import PeftModel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dllm_generate import DiffusionGenerationMixin, bundled
@@ -86,3 +88,29 @@ def test_the_block_causal_sibling_answers_with_an_exact_cache():
     assert sum(check(p, r.text) for p, r in zip(problems, cached)) >= 9
     with pytest.raises(ValueError, match="'blockwise', which needs bidirectional attention"):
         reply(model, tokenizer, [user("Add 1 and 2 column by column.")], schedule="blockwise", max_new_tokens=4)
+
+
+def test_the_adapter_of_the_d2f_student_is_its_merged_model():
+    base, tokenizer = load(dtype="float32", device="cpu")
+    merged, _ = load(bundled_model("dllm-tiny-d2f"), dtype="float32", device="cpu")
+    assert merged.generation_config.schedule == "pipelined"
+    student = PeftModel.from_pretrained(base, bundled_model("dllm-tiny-d2f") / "adapter").eval()
+    ids = encode(tokenizer, [user(p.prompt) for p in heldout_problems(["add"], n=2)])
+    with torch.no_grad():
+        one, other = (model(**ids).logits for model in (student, merged))
+        with student.disable_adapter():
+            plain = student(**ids).logits
+    # The merged weights are rounded to bfloat16.
+    assert (one - other).abs().max() < 0.2 * (one - plain).abs().max()
+
+
+def test_the_distilled_sibling_writes_more_tokens_per_forward():
+    problems = heldout_problems(["record", "map"], n=4, level=3)
+    counts = []
+    for name in ("dllm-tiny", "dllm-tiny-td"):
+        model, tokenizer = load(bundled_model(name), dtype="float32", device="cpu")
+        options = {"decoder": "threshold", "threshold": 0.98, "block_length": 96, "max_new_tokens": 96}
+        replies = reply(model, tokenizer, [user(p.prompt) for p in problems], **options)
+        assert sum(check(p, r.text) for p, r in zip(problems, replies)) >= 7
+        counts.append(sum(r.tokens for r in replies) / sum(r.forwards for r in replies))
+    assert counts[1] >= counts[0] > 1

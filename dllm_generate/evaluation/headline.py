@@ -63,7 +63,7 @@ CONTENDERS: tuple[Contender, ...] = (
     Contender(
         "trajectory-distilled",
         "dllm-tiny-td",
-        {"decoder": "threshold", "threshold": 0.95, "block_length": 64, "cache_policy": "dual"},
+        {"decoder": "threshold", "threshold": 0.98, "block_length": 64, "cache_policy": "dual"},
     ),
     Contender("autoregressive, dynamic cache", "dllm-tiny-ar", {}, causal=True),
     Contender("autoregressive, static cache", "dllm-tiny-ar", {"cache_implementation": "static"}, causal=True),
