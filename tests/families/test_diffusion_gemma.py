@@ -134,7 +134,7 @@ def test_streams(gemma):
 
     output = call(gemma, IDS, streamer=Drafts(tokenizer, skip_prompt=True))
     assert "".join(shown) == tokenizer.decode(answer(output))
-    assert all(0 <= int(draft.min()) and len(draft) == CANVAS for draft in drafts) and len(drafts) > 10
+    assert all(0 <= int(draft.min()) and len(draft) <= CANVAS for draft in drafts) and len(drafts) > 10
 
 
 def test_bfloat16():
