@@ -105,12 +105,12 @@ def test_the_adapter_of_the_d2f_student_is_its_merged_model():
 
 
 def test_the_distilled_sibling_writes_more_tokens_per_forward():
-    problems = heldout_problems(["record", "map"], n=4, level=3)
+    problems = heldout_problems(["add", "total"], n=6, level=3)
     counts = []
     for name in ("dllm-tiny", "dllm-tiny-td"):
         model, tokenizer = load(bundled_model(name), dtype="float32", device="cpu")
         options = {"decoder": "threshold", "threshold": 0.98, "block_length": 96, "max_new_tokens": 96}
         replies = reply(model, tokenizer, [user(p.prompt) for p in problems], **options)
-        assert sum(check(p, r.text) for p, r in zip(problems, replies)) >= 7
+        assert sum(check(p, r.text) for p, r in zip(problems, replies)) >= 9
         counts.append(sum(r.tokens for r in replies) / sum(r.forwards for r in replies))
-    assert counts[1] >= counts[0] > 1
+    assert counts[1] > 1.2 * counts[0]
