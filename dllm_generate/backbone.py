@@ -35,9 +35,11 @@ class Backbone:
 
     Attributes:
         encodes: the model reads finished text in a forward of its own, see `EncodingBackbone`.
+        compiled: the body, for windows of few different widths; None if nothing is compiled.
     """
 
     encodes: ClassVar[bool] = False
+    compiled: Callable[..., Any] | None = None
 
     def __init__(self, model: Any, traits: Traits | None = None):
         self.traits = traits_of(model) if traits is None else traits
@@ -73,6 +75,8 @@ class Backbone:
         visible: torch.Tensor,
         cache: DiffusionCache | None,
         inputs_embeds: torch.Tensor | None = None,
+        *,
+        steady: bool = False,
     ) -> torch.Tensor:
         """Runs the body.
 
@@ -81,6 +85,7 @@ class Backbone:
             visible: `(n, S)` bool, real and visible keys; `(n, W, S)` where queries differ.
             cache: aimed at the window, or None.
             inputs_embeds: `(n, W, d)`, what the body is fed instead of the ids.
+            steady: whether windows of this width come again.
 
         Returns:
             `(n, W, d)`; logits `(n, W, V)` of a model whose head cannot be told from its body.
@@ -97,7 +102,8 @@ class Backbone:
         if traits.takes_cache:
             arguments.update(cache=cache, use_cache=cache is not None)
         # The last layer of a model that is spread over devices may lie on another one than the canvas.
-        return _first(self.body(**arguments)).to(position_ids.device)
+        body = self.compiled if steady and self.compiled is not None else self.body
+        return _first(body(**arguments)).to(position_ids.device)
 
     def validate(self, family: "Family", config: "DiffusionGenerationConfig") -> None:
         """Raises ValueError where the model cannot serve `family` or `config`."""

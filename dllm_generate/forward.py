@@ -108,7 +108,7 @@ def _forward(run: Run, view: View, query: _Query, group: Group, rows: torch.Tens
         # The scratch column has no soft embedding: the shadow consists of plain masks.
         fed = pad(columns, (0, query.shadow.shape[1]))
     embeds = None if run.soft is None else run.soft.embed(ids, run.canvas.open, fed, rows)
-    hidden = run.backbone.hidden_states(ids, positions, visible, run.cache, embeds)
+    hidden = run.backbone.hidden_states(ids, positions, visible, run.cache, embeds, steady=group.steady)
     if run.cache is not None:
         run.cache.release()
     if run.soft is not None:

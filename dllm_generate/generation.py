@@ -14,6 +14,7 @@ from .caches import POLICIES, DiffusionCache
 from .caches.base import CacheState
 from .canvas import Canvas
 from .checks import check_request
+from .compiling import compiled_body
 from .constraints import WARPERS, Constraints
 from .decoders import DECODERS, Decoder
 from .denoise import denoise
@@ -75,6 +76,7 @@ def build_run(request: Request) -> Run:
     backbone = (family.backbone or Backbone)(request.model)
     for part in (schedule, policy, decoder, backbone):
         part.validate(family, config)
+    backbone.compiled = compiled_body(backbone, policy, config)
     is_noisy = family.noise == "uniform"
     if is_noisy:
         noising.validate(family, decoder, config)

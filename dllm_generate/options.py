@@ -36,7 +36,6 @@ AUTOREGRESSIVE_ONLY: dict[str, Any] = {
     "prefill_chunk_size": None,
     "watermarking_config": None,
     "cache_config": None,
-    "compile_config": None,
     "output_attentions": False,
     "output_hidden_states": False,
     "output_logits": False,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from .caches import Plan
+from .compiling import WIDTH_STEP
 from .progress import MASK_PREDICTED
 from .run import Run
 from .schedules import Blocks
@@ -52,11 +53,13 @@ class Group(NamedTuple):
         rows: their numbers.
         width: columns of the widest window.
         skip: columns that lie in or in front of the active blocks in every row.
+        steady: windows of this width come again and again, so that compiling it pays.
     """
 
     rows: list[int]
     width: int
     skip: int
+    steady: bool
 
 
 class Launch(NamedTuple):
@@ -98,16 +101,20 @@ def read(run: Run, blocks: Blocks, plan: Plan, window: Window) -> Launch:
     if any(fault):
         _raise(run, fault)
     running = [row for row in range(batch) if not finished[row]]
-    classes: dict[int, Group] = {}
+    # The first windows hold whole prompts; no layer knows its keys and values before.
+    compiles = run.backbone.compiled is not None and run.cache is not None and run.cache.is_filled
+    classes: dict[tuple[int, bool], Group] = {}
     for half in range(models // batch):
         for place, row in enumerate(running):
             if ran[row]:
                 model = half * batch + row
                 width, skip = hi[model] - lo[model], behind[model] - lo[model]
-                size = (width - 1).bit_length()
-                rows, widest, least = classes.get(size, ([], 0, skip))
+                steady = compiles and not refresh[row]
+                width = -(-width // WIDTH_STEP) * WIDTH_STEP if steady else width
+                kind = (width - 1).bit_length(), steady
+                rows, widest, least, _ = classes.get(kind, ([], 0, skip, steady))
                 rows = [*rows, half * len(running) + place]
-                classes[size] = Group(rows, max(widest, width), min(least, skip))
+                classes[kind] = Group(rows, max(widest, width), min(least, skip), steady)
     refreshing = run.cache is not None and any(refresh[row] and ran[row] for row in running)
     slots = max((use[row] for row in running), default=1) if use else blocks.live.shape[1]
     return Launch(list(classes.values()), running, refreshing, slots)

@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, TrainerCallback
 
 from dllm_generate.bundled import bundled_model, load
 from dllm_generate.evaluation.harness import evaluate, label
+from dllm_generate.evaluation.tasks import TASKS
 from dllm_generate.training.recording import record, training_prompts
 from dllm_generate.training.run import train
 from dllm_generate.training.trajectories import VIEWS
@@ -31,6 +32,7 @@ def parse():
     parser.add_argument("--output", required=True, type=Path, help="folder of the run; of record, a file")
     parser.add_argument("--model", default=str(bundled_model()), help="teacher, and what the student starts from")
     parser.add_argument("--paths", nargs="+", help="recorded trajectories")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, help="Default: those with short answers")
     parser.add_argument("--view", choices=VIEWS, default="bidirectional")
     parser.add_argument("--skip", default="end", help="any, block, end, or a number of steps")
     parser.add_argument("--lora", type=int, help="rank; 0 trains all weights. Default: 32 for d2f, else 0")
@@ -59,8 +61,10 @@ def decoding_of(options, threshold):
 
 def record_paths(options):
     model, tokenizer = load(options.model)
-    prompts = training_prompts(n=options.n, seed=options.seed, level=options.level)
+    prompts = training_prompts(options.tasks, n=options.n, seed=options.seed, level=options.level)
     decoding = {"max_new_tokens": options.canvas, **decoding_of(options, options.threshold)}
+    if options.view == "bidirectional" and options.canvas > options.block:
+        decoding["cache_policy"] = "dual"
     paths = record(model, tokenizer, prompts, batch_size=32, progress=True, **decoding)
     steps = paths.commit_step.amax(1) + 1
     print(f"{len(paths)} of {len(prompts)} answers are right; {float(steps.float().mean()):.1f} steps")
@@ -80,7 +84,10 @@ def recipe_of(options):
             "noise_range": noise,
         }
         teacher = {} if rank else {"teacher": options.model}
-        objective, data = {"name": "d2f", **settings, **teacher}, {"name": "tasks", "level": options.level}
+        objective, data = (
+            {"name": "d2f", **settings, **teacher},
+            {"name": "tasks", "tasks": options.tasks, "level": options.level},
+        )
     else:
         skip = int(options.skip) if options.skip.isdecimal() else options.skip
         settings = {"skip": skip, "view": options.view, "block_length": options.block, "beta": options.beta}
@@ -123,7 +130,13 @@ class Measure(TrainerCallback):
         student.to(torch.bfloat16).save_pretrained(self.folder)
         self.tokenizer.save_pretrained(self.folder)
         results = evaluate(
-            student, self.tokenizer, self.configs, n=self.options.held_out, level=self.options.level, batch_size=32
+            student,
+            self.tokenizer,
+            self.configs,
+            tasks=self.options.tasks,
+            n=self.options.held_out,
+            level=self.options.level,
+            batch_size=32,
         )
         scores = {"step": step}
         for result in results:

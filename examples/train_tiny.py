@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 
-from dllm_generate.evaluation.tasks import TASKS, heldout_problems
+from dllm_generate.evaluation.tasks import STANDARD_TASKS, heldout_problems
 from dllm_generate.evaluation.vocabulary import FUNCTION_NAMES, NUMBER_FIELDS, PIECES, WORD_FIELDS
 from dllm_generate.training.data import ExampleBatches
 from dllm_generate.training.diagnostics import class_accuracy
@@ -117,7 +117,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", required=True, help="folder of the run")
     parser.add_argument("--init", help="exported folder whose weights a new run starts from")
-    parser.add_argument("--stages", nargs="+", type=parse_stage, default=[(0, 3, dict.fromkeys(TASKS, 1.0))])
+    parser.add_argument("--stages", nargs="+", type=parse_stage, default=[(0, 3, dict.fromkeys(STANDARD_TASKS, 1.0))])
     parser.add_argument("--max-steps", type=int, default=6000)
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--decay", type=float, default=0.6, help="share of the run with falling learning rate")

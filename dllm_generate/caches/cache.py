@@ -1,7 +1,5 @@
 """Keys and values of the canvas, rewritten in place."""
 
-import weakref
-
 import torch
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
@@ -11,6 +9,10 @@ class DiffusionLayer(CacheLayerMixin):
     """Keys and values of one layer: `(B, H, slots, D)` buffers, slot c for column c of the canvas.
 
     Slot 0 is the scratch column: it takes the writes of window entries that stand for no cell, and no query sees it.
+
+    Args:
+        rows (`int`): B.
+        slots (`int`): columns that there is room for; [`reserve`] makes more.
     """
 
     is_compileable = True
@@ -18,24 +20,37 @@ class DiffusionLayer(CacheLayerMixin):
     is_sliding = False
     supports_early_init = False
 
-    def __init__(self, owner: "DiffusionCache"):
+    def __init__(self, rows: int, slots: int):
         super().__init__()
-        # A cycle would keep keys and values until the garbage collector comes round.
-        self.owner = weakref.proxy(owner)
+        self.rows, self.slots = rows, slots
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        shape = (self.owner.rows_in_batch, key_states.shape[1], self.owner.slots)
+        shape = (self.rows, key_states.shape[1], self.slots)
         # Zeros, not empty: a masked slot still enters the product with a zero weight, and 0 x NaN is NaN.
         self.keys = key_states.new_zeros(*shape, key_states.shape[-1])
         self.values = value_states.new_zeros(*shape, value_states.shape[-1])
         self.is_initialized = True
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+    def reserve(self, slots: int) -> None:
+        """Makes room for so many slots."""
+        missing, self.slots = slots - self.slots, slots
+        if self.keys is not None and self.values is not None and missing > 0:
+            self.keys, self.values = (torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in (self.keys, self.values))
+
+    def update(  # type: ignore[override]
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        columns: torch.Tensor,
+        rows: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes the window `columns` `(n, W)` of `rows` `(n,)`, all if None; returns all slots of these rows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        keys, values = self._grown()
+        keys, values = self.keys, self.values
+        assert keys is not None and values is not None
         # The layers of a model that is spread over devices lie beside the canvas, or elsewhere.
-        rows, columns = (None if x is None else x.to(keys.device) for x in (self.owner.rows, self.owner.columns))
+        rows, columns = (None if x is None else x.to(keys.device) for x in (rows, columns))  # type: ignore[assignment]
         target = torch.arange(keys.shape[0], device=keys.device) if rows is None else rows
         keys[target[:, None], :, columns] = key_states.transpose(1, 2)
         values[target[:, None], :, columns] = value_states.transpose(1, 2)
@@ -43,14 +58,8 @@ class DiffusionLayer(CacheLayerMixin):
             return keys, values
         return keys.index_select(0, rows), values.index_select(0, rows)
 
-    def _grown(self) -> tuple[torch.Tensor, torch.Tensor]:
-        assert self.keys is not None and self.values is not None
-        missing = self.owner.slots - self.keys.shape[2]
-        if missing > 0:
-            self.keys, self.values = (torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in (self.keys, self.values))
-        return self.keys, self.values
-
     def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self.rows = indices.numel()
         if self.keys is not None and self.values is not None:
             self.keys, self.values = (x.index_select(0, indices.to(x.device)) for x in (self.keys, self.values))
 
@@ -58,10 +67,10 @@ class DiffusionLayer(CacheLayerMixin):
         return 0 if self.keys is None else self.keys.shape[2]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.owner.slots, 0
+        return self.slots, 0
 
     def get_max_length(self) -> int:
-        return self.owner.slots if self.owner.is_static else -1
+        return self.slots
 
 
 class DiffusionCache(Cache):
@@ -86,9 +95,16 @@ class DiffusionCache(Cache):
         self.columns: torch.Tensor | None = None
         self.reserve(columns)
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether a forward has written keys and values."""
+        return bool(self.layers)
+
     def reserve(self, columns: int) -> None:
         """Makes room for a canvas of so many columns."""
         self.slots = max(self.slots, -(-columns // 64) * 64 if self.is_static else columns)
+        for layer in self.layers:
+            layer.reserve(self.slots)  # type: ignore[union-attr]
 
     def seek(self, columns: torch.Tensor, rows: torch.Tensor | None = None) -> None:
         """Aims the next forward at `columns` `(n, W)` of `rows` `(n,)`; None means every row in order."""
@@ -100,8 +116,8 @@ class DiffusionCache(Cache):
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         while len(self.layers) <= layer_idx:
-            self.layers.append(DiffusionLayer(self))
-        return self.layers[layer_idx].update(key_states, value_states)
+            self.layers.append(DiffusionLayer(self.rows_in_batch, self.slots))
+        return self.layers[layer_idx].update(key_states, value_states, self.columns, self.rows)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         self.rows_in_batch = indices.numel()

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..evaluation.headline import Row, measure_headline
-from ..evaluation.tasks import heldout_problems
+from ..evaluation.tasks import LONG_LEVEL, heldout_problems
 from .common import columns_table, write_json
 from .evaluate import difference, percent
 
@@ -21,7 +21,8 @@ def headline(n: int, runs: int, quick: bool, output: Path | None, json_output: b
     """Measures and shows the comparison of all systems; see [`measure_headline`]."""
     torch.set_num_threads(1)
     size: dict[str, Any] = {"forced": (64,), "runs": 1, "speed_problems": 1} if quick else {"runs": runs}
-    rows = measure_headline(heldout_problems(n=n), progress=True, **size)
+    tables = heldout_problems(["table"], n=2 if quick else n, level=LONG_LEVEL)
+    rows = measure_headline(heldout_problems(n=n), long_problems=tables, progress=True, **size)
     report = {"settings": {"n": n, **size}, "rows": [dataclasses.asdict(row) for row in rows]}
     if not json_output:
         Console().print(*headline_tables(rows), sep="\n")
@@ -30,18 +31,19 @@ def headline(n: int, runs: int, quick: bool, output: Path | None, json_output: b
 
 
 def headline_tables(rows: Sequence[Row]) -> list[Table]:
-    """One table for answers that end by themselves, with the accuracy, and one for each forced length."""
+    """One table for answers that end by themselves, with the accuracy, also that of long ones; one for each length."""
     made = []
     for length in rows[0].speeds:
-        columns = ("accuracy", "difference") if length == OWN else ()
+        columns = ("accuracy", "difference", "long") if length == OWN else ()
         title = "Answers of their own length" if length == OWN else f"{length} new tokens, EOS banned"
         table = columns_table(title, "decoding", *columns, "tokens/s", "TPF", "NFE", "x plain", "x causal")
         for row in rows:
             change = "-" if row.difference is None else difference(row.difference)
+            long = "-" if row.long_accuracy is None else percent(row.long_accuracy)
             speed = row.speeds[length]
             table.add_row(
                 row.contender.name,
-                *((percent(row.accuracy), change) if length == OWN else ()),
+                *((percent(row.accuracy), change, long) if length == OWN else ()),
                 f"{speed.tokens_per_second:.1f}",
                 f"{speed.tokens_per_forward:.2f}",
                 f"{speed.forwards:.1f}",

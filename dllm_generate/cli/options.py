@@ -130,7 +130,12 @@ def model_options(
 
 def problem_options(
     tasks: Annotated[
-        str | None, _option("--tasks", help=f"Of: {', '.join(TASKS)}; commas between. Default: all.", panel=PROBLEMS)
+        str | None,
+        _option(
+            "--tasks",
+            help=f"Of: {', '.join(TASKS)}; commas between. Default: all but table.",
+            panel=PROBLEMS,
+        ),
     ] = None,
     level: Annotated[
         int, _option("--level", help="0 (short answers) to 3 (long ones).", panel=PROBLEMS, min=0, max=LONG_LEVEL)

@@ -29,7 +29,8 @@ def record_command(
         int | None, typer.Option("-n", min=1, help="Problems, default 1000; or the first prompts of a file, all.")
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option("--tasks", help=f"Of: {', '.join(TASKS)}; commas between. Default: all.")
+        str | None,
+        typer.Option("--tasks", help=f"Of: {', '.join(TASKS)}; commas between. Default: all but table."),
     ] = None,
     level: Annotated[
         int, typer.Option("--level", help="Longest answers: 0 (short) to 3 (long).", min=0, max=LONG_LEVEL)

@@ -134,7 +134,7 @@ def evaluate(
         tokenizer: of the model.
         configs: options of generate, one dict per configuration. `max_new_tokens` defaults to what the longest
             reference answer needs, in whole blocks of 32.
-        tasks: names of tasks; default all.
+        tasks: names of tasks; default those with short answers.
         n: problems per task.
         batch_size: rows of a call of generate. Speed depends on it; greedy answers do not, in float32.
         seed: of the problems, and of sampling.

@@ -42,11 +42,13 @@ class Task:
         generate: `(rng, size) -> Problem`, where `size` counts the parts of the answer.
         sizes: for each level, the smallest and the largest size.
         same: `(answer, text) -> bool`, whether `text` says the same as the reference `answer`.
+        standard: used wherever no tasks are named.
     """
 
     generate: Callable[[random.Random, int], Problem]
     sizes: tuple[tuple[int, int], ...]
     same: Callable[[str, str], bool]
+    standard: bool = True
 
 
 def _code_step(rng: random.Random, target: str, names: Sequence[str]) -> tuple[str, list[str]]:
@@ -119,6 +121,13 @@ def total(rng: random.Random, size: int) -> Problem:
     return Problem("total", prompt, "\n".join(lines))
 
 
+def table(rng: random.Random, size: int) -> Problem:
+    """The same one-digit number added to `size` consecutive two-digit numbers, a line each: hundreds of tokens."""
+    number, start = rng.randint(0, 9), rng.randint(10, 90 - size)
+    answer = "\n".join(f"{value}+{number}={value + number}" for value in range(start, start + size))
+    return Problem("table", f"Add {number} to each: {start} to {start + size - 1}.", answer)
+
+
 def _same_text(answer: str, text: str) -> bool:
     return answer == text
 
@@ -145,7 +154,9 @@ TASKS: dict[str, Task] = {
     "record": Task(record, ((2, 3), (4, 6), (7, 9), (9, 11)), _same_json),
     "map": Task(map_list, ((2, 3), (3, 5), (4, 7), (8, 10)), _same_text),
     "total": Task(total, ((2, 3), (3, 4), (4, 6), (7, 9)), _same_text),
+    "table": Task(table, ((2, 6), (7, 16), (17, 40), (41, 64)), _same_text, standard=False),
 }
+STANDARD_TASKS = tuple(name for name, task in TASKS.items() if task.standard)
 
 
 def is_heldout(prompt: str) -> bool:
@@ -189,13 +200,13 @@ def training_problems(
 
     Args:
         seed: the same seed gives the same stream.
-        tasks: names of tasks, or a dict from name to relative frequency. Default: all of `TASKS`, equally often.
+        tasks: names of tasks, or a dict from name to relative frequency. Default: `STANDARD_TASKS`, equally often.
         level: the longest answers are those of level 0 (short), 1, 2 or 3 (long); shorter ones occur, too.
 
     Yields:
         `Problem`s.
     """
-    weights = tasks if isinstance(tasks, dict) else dict.fromkeys(tasks or TASKS, 1.0)
+    weights = tasks if isinstance(tasks, dict) else dict.fromkeys(tasks or STANDARD_TASKS, 1.0)
     rng = random.Random(f"train-{seed}")
     while True:
         task = rng.choices(list(weights), list(weights.values()))[0]
@@ -210,10 +221,11 @@ def heldout_problems(
     """Held-out problems, `n` for each task, no prompt twice.
 
     Args:
-        tasks: names of tasks. Default: all of `TASKS`.
+        tasks: names of tasks. Default: `STANDARD_TASKS`.
         n: number of problems per task.
         seed: the same seed gives the same problems.
-        level: 0 (short) to 3 (long). Default 2: answers of about 30 to 60 tokens of the bundled tokenizer.
+        level: 0 (short) to 3 (long). Default 2: answers of about 30 to 60 tokens of the bundled tokenizer; those of
+            `table` have 136 to 320, and 328 to 512 at level 3.
 
     Returns:
         `n * len(tasks)` problems, task by task.
@@ -226,7 +238,7 @@ def heldout_problems(
         raise ValueError(f"`tasks` has {unknown}, but only {list(TASKS)} exist.")
     require(is_int(level) and 0 <= level <= LONG_LEVEL, "level", level, f"an int from 0 to {LONG_LEVEL}")
     problems: list[Problem] = []
-    for task in tasks or TASKS:
+    for task in tasks or STANDARD_TASKS:
         rng, found = random.Random(f"heldout-{seed}-{task}"), dict[str, Problem]()
         for _ in range(1000 * n):
             problem = _draw(rng, task, level)

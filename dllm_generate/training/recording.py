@@ -35,7 +35,7 @@ def training_prompts(
     """Prompts of the bundled tasks that may be trained on; held-out ones never appear.
 
     Args:
-        tasks: names of tasks; default all.
+        tasks: names of tasks; default those with short answers.
         n: number of prompts, over all tasks; no prompt twice.
         seed: the same seed gives the same prompts.
         level: 0 to 3; shorter answers than those of the level occur, too.

@@ -59,7 +59,7 @@ class TaskSource(Source):
     """Endless new problems of the bundled tasks, none of them from the held-out split.
 
     Args:
-        tasks: names, or a dict from name to relative frequency. Default: all of them, equally often.
+        tasks: names, or a dict from name to relative frequency. Default: those with short answers, equally often.
         level: 0 (short answers) to 3 (long ones). Default 3.
         seed: of the problems. Default: the recipe's.
 

@@ -3,8 +3,11 @@
 import pytest
 
 from dllm_generate.cli.headline import headline_tables
-from dllm_generate.evaluation.headline import CONTENDERS, Contender, measure_headline
+from dllm_generate.evaluation import headline
+from dllm_generate.evaluation.contenders import CONTENDERS, Contender
+from dllm_generate.evaluation.headline import measure_headline
 from dllm_generate.evaluation.tasks import heldout_problems
+from dllm_generate.text import Reply
 
 PLAIN = Contender("plain", "dllm-tiny", {"decoder": "fixed", "cache_policy": "dual"})
 FAST = Contender("fast", "dllm-tiny", {"decoder": "threshold", "cache_policy": "dual"})
@@ -46,7 +49,7 @@ def test_ratios_are_to_the_first_row_and_to_the_fastest_causal_one(rows):
 def test_tables_show_accuracy_once(rows):
     own, forced = headline_tables(rows)
     assert own.row_count == forced.row_count == 3
-    assert [str(c.header) for c in own.columns][1:3] == ["accuracy", "difference"]
+    assert [str(c.header) for c in own.columns][1:4] == ["accuracy", "difference", "long"]
     assert "accuracy" not in [str(c.header) for c in forced.columns]
 
 
@@ -60,3 +63,31 @@ def test_a_missing_model_says_so():
     gone = Contender("gone", "dllm-none", {})
     with pytest.raises(FileNotFoundError, match="'dllm-none' is in none of"):
         measure_headline(heldout_problems(["map"], n=1), [PLAIN, gone], forced=[], runs=1)
+
+
+def test_long_problems_serve_where_they_fit(monkeypatch):
+    """Slow contenders decode fewer; forced lengths take the problems whose answers are nearest."""
+    asked = []
+
+    def answers_of(contender, dtype):
+        def answer(problems, options):
+            asked.append((contender.name, options["max_new_tokens"], [p.prompt for p in problems]))
+            texts = [p.answer if contender.name == "right" else "" for p in problems]
+            return [Reply(text, 1, 1, 1.0, "eos") for text in texts]
+
+        return answer
+
+    monkeypatch.setattr(headline, "answers_of", answers_of)
+    short, long = heldout_problems(["map"], n=4), heldout_problems(["table"], n=8)
+    contenders = [Contender("wrong", "dllm-tiny", {}, slow=True), Contender("right", "dllm-tiny", {})]
+    wrong, right = measure_headline(
+        short, contenders, long_problems=long, forced=[136], slow_problems=2, runs=1, batch_size=64
+    )
+    assert (wrong.accuracy.value, right.accuracy.value) == (0.0, 1.0)
+    assert (wrong.long_accuracy.value, right.long_accuracy.value) == (0.0, 1.0)
+    tables = {name: prompts for name, _, prompts in asked if prompts[0] == long[0].prompt and len(prompts) > 1}
+    assert {name: len(prompts) for name, prompts in tables.items()} == {"wrong": 2, "right": 8}
+    # A line of a table has eight tokens, a forced answer 17 lines.
+    prompts = {prompts[0] for _, length, prompts in asked if length == 136}
+    lines = {p.prompt: p.answer.count("\n") + 1 for p in long}
+    assert {abs(lines[prompt] - 17) for prompt in prompts} <= set(sorted(abs(n - 17) for n in lines.values())[:2])

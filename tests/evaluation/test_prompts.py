@@ -3,7 +3,7 @@
 import pytest
 
 from dllm_generate.evaluation.prompts import gives, read_prompts, task_prompts
-from dllm_generate.evaluation.tasks import TASKS
+from dllm_generate.evaluation.tasks import STANDARD_TASKS
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_bad_file_is_an_error_that_names_the_line(tmp_path, text, message):
 def test_problems_of_the_bundled_tasks_come_mixed_and_judged():
     prompts = task_prompts(n=3, seed=1, level=0)
     texts = lambda prompts: [prompt.text for prompt in prompts]
-    assert len(prompts) == 3 * len(TASKS) and texts(prompts) == texts(task_prompts(n=3, seed=1, level=0))
+    assert len(prompts) == 3 * len(STANDARD_TASKS) and texts(prompts) == texts(task_prompts(n=3, seed=1, level=0))
     assert all(prompt.is_right(prompt.answer) and not prompt.is_right("?") for prompt in prompts)
     with pytest.raises(ValueError, match="`level` is 4"):
         task_prompts(level=4)

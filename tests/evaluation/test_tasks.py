@@ -1,6 +1,7 @@
 """The task generators: seeded, held-out split, checkers, tokenizer fit."""
 
 import itertools
+import re
 import warnings
 
 import pytest
@@ -22,12 +23,12 @@ def test_training_stream_depends_on_its_seed_alone():
 
 
 def test_heldout_is_disjoint_from_training_and_unique():
-    heldout = heldout_problems(n=50, seed=1)
+    heldout = heldout_problems(ALL, n=50, seed=1)
     prompts = {p.prompt for p in heldout}
     assert len(prompts) == len(heldout) == 50 * len(ALL)
     assert all(is_heldout(p.prompt) for p in heldout)
-    assert prompts.isdisjoint(p.prompt for p in take(3000, 0))
-    assert not any(is_heldout(p.prompt) for p in take(3000, 0))
+    assert prompts.isdisjoint(p.prompt for p in take(3000, 0, ALL))
+    assert not any(is_heldout(p.prompt) for p in take(3000, 0, ALL))
 
 
 def test_heldout_differs_by_seed_and_level():
@@ -86,3 +87,10 @@ def test_every_answer_fits_and_survives_the_tokenizer():
         ids = tokenizer(problem.answer).input_ids
         assert tokenizer.decode(ids) == problem.answer
         assert 20 <= len(ids) <= 150
+
+
+def test_long_tables_are_drawn_only_when_they_are_named():
+    assert {p.task for p in heldout_problems(n=2)} == set(ALL) - {"table"} == {p.task for p in take(200, 0)}
+    lines = [p.answer.splitlines() for p in heldout_problems(["table"], 20, level=3)]
+    assert all(41 <= len(its) <= 64 for its in lines)
+    assert all(int(a) + int(b) == int(c) for its in lines for a, b, c in (re.split(r"[+=]", line) for line in its))

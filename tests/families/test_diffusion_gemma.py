@@ -10,7 +10,7 @@ from gemma_kit import CANVAS, SAMPLER, tiny_gemma
 from models import EOS, MASK, PAD, byte_tokenizer, padded
 from probes import BlockIdling, answer
 from promises import compare, same
-from transformers import TextStreamer
+from transformers import CompileConfig, TextStreamer
 from transformers.models.diffusion_gemma import generation_diffusion_gemma as published
 
 from dllm_generate import DiffusionGenerationConfig, RowStreamer, attach, diffusion_generate, generation
@@ -174,6 +174,10 @@ REFUSED = {
     "smoothing": ({"smoothing": True}, "`smoothing` is True"),
     "lookahead": ({"lookahead": True}, "`lookahead` is True"),
     "infill": ({"infill": True, "max_new_tokens": None}, "`infill` is True"),
+    "compile": (
+        {"compile_config": CompileConfig(), "cache_implementation": "static"},
+        "`compile_config` is .*, but must be None",
+    ),
     "guidance": ({"guidance_scale": 2.0}, "`guidance_scale` is 2.0"),
     "mask": ({"mask_token_id": 5}, "`mask_token_id` is 5, but must be None"),
     "shift": ({"logits_shift": True}, "`logits_shift` is True"),
