@@ -15,8 +15,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import CONFIG_NAME
 
 from ..families.base import Family, family_of, known_family, with_blocks_of
-from ..registry import require
+from ..registry import is_int, require
 from .files import read_json
+
+# Several times those of any known model: layers are built one by one, and a damaged number would never end.
+MOST_LAYERS = 1000
 
 
 def existing_folder(folder: str | Path) -> Path:
@@ -33,8 +36,8 @@ def read_config(folder: Path) -> Any:
 
     Raises:
         FileNotFoundError: without a config.json.
-        ValueError: for a config.json that is no JSON, names no `model_type`, has `architectures` that are no names, or
-            that the native class refuses.
+        ValueError: for a config.json that is no JSON, names no `model_type`, has `architectures` that are no names, too
+            many layers, or values that the native class refuses.
     """
     values = read_json(folder / CONFIG_NAME)
     model_type = values.get("model_type")
@@ -45,6 +48,12 @@ def read_config(folder: Path) -> Any:
         raise ValueError(
             f"config.json of {str(folder)!r}: `architectures` is {named!r}, but must list names of classes."
         )
+    for name in ("num_hidden_layers", "n_layers"):
+        layers = values.get(name)
+        if is_int(layers) and layers > MOST_LAYERS:
+            raise ValueError(
+                f"config.json of {str(folder)!r}: `{name}` is {layers}, but must be at most {MOST_LAYERS}."
+            )
     if model_type not in CONFIG_MAPPING:
         return SimpleNamespace(**values)
     with _named(folder), warnings.catch_warnings():

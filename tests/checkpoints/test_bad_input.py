@@ -61,6 +61,11 @@ UNREADABLE = {
         ValueError,
         "^config.json of .*hidden_size",
     ),
+    "layers without end": (
+        lambda f: edit_config(f, num_hidden_layers=10**9),
+        ValueError,
+        "`num_hidden_layers` is 1000000000, but must be at most 1000",
+    ),
     "no heads": (lambda f: edit_config(f, num_attention_heads=0), ValueError, "^config.json of .*ZeroDivisionError"),
     "less than no heads": (lambda f: edit_config(f, num_attention_heads=-1), ValueError, "^config.json of .*negative"),
     "a base in words": (lambda f: edit_config(f, rope_theta="x"), ValueError, "^config.json of .*'str'"),

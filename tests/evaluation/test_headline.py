@@ -81,13 +81,13 @@ def test_long_problems_serve_where_they_fit(monkeypatch):
     short, long = heldout_problems(["map"], n=4), heldout_problems(["table"], n=8)
     contenders = [Contender("wrong", "dllm-tiny", {}, slow=True), Contender("right", "dllm-tiny", {})]
     wrong, right = measure_headline(
-        short, contenders, long_problems=long, forced=[136], slow_problems=2, runs=1, batch_size=64
+        short, contenders, long_problems=long, forced=[170], slow_problems=2, runs=1, batch_size=64
     )
     assert (wrong.accuracy.value, right.accuracy.value) == (0.0, 1.0)
     assert (wrong.long_accuracy.value, right.long_accuracy.value) == (0.0, 1.0)
     tables = {name: prompts for name, _, prompts in asked if prompts[0] == long[0].prompt and len(prompts) > 1}
     assert {name: len(prompts) for name, prompts in tables.items()} == {"wrong": 2, "right": 8}
-    # A line of a table has eight tokens, a forced answer 17 lines.
-    prompts = {prompts[0] for _, length, prompts in asked if length == 136}
+    # A line of a table has ten tokens.
+    prompts = {prompts[0] for _, length, prompts in asked if length == 170}
     lines = {p.prompt: p.answer.count("\n") + 1 for p in long}
     assert {abs(lines[prompt] - 17) for prompt in prompts} <= set(sorted(abs(n - 17) for n in lines.values())[:2])
