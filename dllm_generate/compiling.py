@@ -36,9 +36,7 @@ def compiled_body(
     keeping = [name for name, part in POLICIES.parts.items() if part.uses_cache]
     require(policy.uses_cache, "cache_policy", policy.name, f"one that keeps a cache with `compile_config`: {keeping}")
     if backbone.encodes:
-        raise ValueError(
-            f"`compile_config` is {wanted!r}, but must be None: {backbone.name} takes several forwards a step."
-        )
+        raise ValueError(f"`compile_config` is {wanted!r}, but must be None for a model with an encoder of its own.")
     compiled = torch.compile(_call, **wanted.to_dict())
 
     def call(**arguments: Any) -> Any:

@@ -91,7 +91,7 @@ def test_the_block_causal_sibling_answers_with_an_exact_cache():
 
 
 def test_the_adapter_of_the_d2f_student_is_its_merged_model():
-    base, tokenizer = load(dtype="float32", device="cpu")
+    base, tokenizer = load(bundled_model("dllm-tiny-long"), dtype="float32", device="cpu")
     merged, _ = load(bundled_model("dllm-tiny-d2f"), dtype="float32", device="cpu")
     assert merged.generation_config.schedule == "pipelined"
     student = PeftModel.from_pretrained(base, bundled_model("dllm-tiny-d2f") / "adapter").eval()

@@ -12,12 +12,13 @@ from ..text import Reply, decode, encode, reply, user
 from .harness import Config
 from .tasks import Problem
 
-# What the bidirectional rows decode, and what the distilled ones were made of.
+# What all rows decode but the distilled and the causal ones; the distilled ones were made of it.
 TEACHER = "dllm-tiny-long"
 THRESHOLD: Config = {"decoder": "threshold", "threshold": 0.9}
 BLOCK_CAUSAL: Config = {"attention": "block_causal", "cache_policy": "block"}
 D2F: Config = {
-    **THRESHOLD,
+    "decoder": "threshold",
+    "threshold": 0.99,
     **BLOCK_CAUSAL,
     "block_length": 16,
     "schedule": "pipelined",
@@ -57,7 +58,7 @@ CONTENDERS: tuple[Contender, ...] = (
         TEACHER,
         {**THRESHOLD, "decoder": "hierarchical", "smoothing": True, "cache_policy": "vicinity"},
     ),
-    Contender("block diffusion", "dllm-tiny-block", {**THRESHOLD, "schedule": "block_diffusion", **BLOCK_CAUSAL}),
+    Contender("block diffusion", TEACHER, {**THRESHOLD, "schedule": "block_diffusion", **BLOCK_CAUSAL}),
     Contender("D2F, pipelined", "dllm-tiny-d2f", D2F),
     Contender("D2F, pipelined, compiled", "dllm-tiny-d2f", D2F, compiled=True),
     Contender(
