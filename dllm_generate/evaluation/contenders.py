@@ -63,8 +63,8 @@ CONTENDERS: tuple[Contender, ...] = (
     Contender("D2F, pipelined, compiled", "dllm-tiny-d2f", D2F, compiled=True),
     Contender(
         "trajectory-distilled",
-        "dllm-tiny-td",
-        {"decoder": "threshold", "threshold": 0.98, "block_length": 64, "cache_policy": "dual"},
+        "dllm-tiny-long-td",
+        {"decoder": "threshold", "threshold": 0.995, "block_length": 96, "cache_policy": "dual"},
     ),
     Contender("autoregressive, dynamic cache", "dllm-tiny-ar", {}, causal=True),
     Contender("autoregressive, static cache", "dllm-tiny-ar", {"cache_implementation": "static"}, causal=True),
