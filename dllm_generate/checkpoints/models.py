@@ -49,7 +49,7 @@ def read_config(folder: Path) -> Any:
             f"config.json of {str(folder)!r}: `architectures` is {named!r}, but must list names of classes."
         )
     for name in ("num_hidden_layers", "n_layers"):
-        layers = values.get(name)
+        layers: Any = values.get(name)
         if is_int(layers) and layers > MOST_LAYERS:
             raise ValueError(
                 f"config.json of {str(folder)!r}: `{name}` is {layers}, but must be at most {MOST_LAYERS}."
