@@ -8,6 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from dllm_generate import DiffusionGenerationMixin, bundled
 from dllm_generate.bundled import bundled_model, load
+from dllm_generate.evaluation.contenders import CONTENDERS, answers_of
+from dllm_generate.evaluation.harness import answer_room
 from dllm_generate.evaluation.tasks import check, heldout_problems
 from dllm_generate.text import decode, encode, reply, special_ids, user
 
@@ -104,13 +106,29 @@ def test_the_adapter_of_the_d2f_student_is_its_merged_model():
     assert (one - other).abs().max() < 0.2 * (one - plain).abs().max()
 
 
-def test_the_distilled_sibling_writes_more_tokens_per_forward():
-    problems = heldout_problems(["add", "total"], n=6, level=3)
+@pytest.mark.parametrize(
+    ("teacher", "student", "tasks", "threshold"),
+    [
+        ("dllm-tiny", "dllm-tiny-td", ["add", "total"], 0.98),
+        ("dllm-tiny-long", "dllm-tiny-long-td", ["add", "record", "map"], 0.98),
+        ("dllm-tiny-long", "dllm-tiny-long-td", ["table"], 0.999),
+    ],
+)
+def test_a_distilled_sibling_writes_more_tokens_per_forward(teacher, student, tasks, threshold):
+    problems = heldout_problems(tasks, n=12 // len(tasks), level=3)
     counts = []
-    for name in ("dllm-tiny", "dllm-tiny-td"):
+    for name in (teacher, student):
         model, tokenizer = load(bundled_model(name), dtype="float32", device="cpu")
-        options = {"decoder": "threshold", "threshold": 0.98, "block_length": 96, "max_new_tokens": 96}
-        replies = reply(model, tokenizer, [user(p.prompt) for p in problems], **options)
+        options = {"decoder": "threshold", "threshold": threshold, "block_length": 96, "cache_policy": "dual"}
+        room = answer_room(tokenizer, problems)
+        replies = reply(model, tokenizer, [user(p.prompt) for p in problems], max_new_tokens=room, **options)
         assert sum(check(p, r.text) for p, r in zip(problems, replies)) >= 9
         counts.append(sum(r.tokens for r in replies) / sum(r.forwards for r in replies))
     assert counts[1] > 1.2 * counts[0]
+
+
+def test_long_answers_come_from_the_pipeline_and_from_the_causal_twin():
+    problems = heldout_problems(["table"], n=4, level=3)
+    for contender in (c for c in CONTENDERS if c.name in ("D2F, pipelined", "autoregressive, dynamic cache")):
+        replies = answers_of(contender, "float32")(problems, {"max_new_tokens": 520})
+        assert sum(check(p, r.text) for p, r in zip(problems, replies)) >= 3

@@ -59,7 +59,6 @@ class DiffusionLayer(CacheLayerMixin):
         return keys.index_select(0, rows), values.index_select(0, rows)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        self.rows = indices.numel()
         if self.keys is not None and self.values is not None:
             self.keys, self.values = (x.index_select(0, indices.to(x.device)) for x in (self.keys, self.values))
 
@@ -70,7 +69,8 @@ class DiffusionLayer(CacheLayerMixin):
         return self.slots, 0
 
     def get_max_length(self) -> int:
-        return self.slots
+        # The owner reserves more where a canvas or a shadow needs it.
+        return -1
 
 
 class DiffusionCache(Cache):

@@ -33,10 +33,10 @@ def headline(n: int, runs: int, quick: bool, output: Path | None, json_output: b
 
 
 def headline_tables(rows: Sequence[Row]) -> list[Table]:
-    """One table for answers that end by themselves, with the accuracy, also that of long ones; one for each length."""
+    """One table for answers that end by themselves, with the accuracies, and one for each forced length."""
     made = []
     for length in rows[0].speeds:
-        columns = ("accuracy", "difference", "long") if length == OWN else ()
+        columns = ("accuracy", "difference", "tables") if length == OWN else ()
         title = "Answers of their own length" if length == OWN else f"{length} new tokens, EOS banned"
         table = columns_table(title, "decoding", *columns, "tokens/s", "TPF", "NFE", "x plain", "x causal")
         for row in rows:

@@ -79,10 +79,10 @@ def answers_of(contender: Contender, dtype: str) -> Answer:
     """Loads a contender; returns a function from problems and further options of generate to replies, as one batch."""
     folder, options = bundled_model(contender.model), dict(contender.options)
     if contender.compiled:
-        options |= {"cache_implementation": "static", "compile_config": CompileConfig(fullgraph=True, dynamic=False)}
-        options["compile_config"].mode = "default"
+        compile_config = CompileConfig(mode="default", fullgraph=True, dynamic=False)
         # transformers compiles on a CPU only when told so.
-        options["compile_config"]._compile_all_devices = True
+        compile_config._compile_all_devices = True
+        options |= {"cache_implementation": "static", "compile_config": compile_config}
     if not contender.causal:
         model, tokenizer = load(folder, dtype=dtype, device="cpu")
         return lambda problems, more: reply(model, tokenizer, [user(p.prompt) for p in problems], **{**options, **more})

@@ -49,7 +49,7 @@ def test_ratios_are_to_the_first_row_and_to_the_fastest_causal_one(rows):
 def test_tables_show_accuracy_once(rows):
     own, forced = headline_tables(rows)
     assert own.row_count == forced.row_count == 3
-    assert [str(c.header) for c in own.columns][1:4] == ["accuracy", "difference", "long"]
+    assert [str(c.header) for c in own.columns][1:4] == ["accuracy", "difference", "tables"]
     assert "accuracy" not in [str(c.header) for c in forced.columns]
 
 
@@ -89,5 +89,6 @@ def test_long_problems_serve_where_they_fit(monkeypatch):
     assert {name: len(prompts) for name, prompts in tables.items()} == {"wrong": 2, "right": 8}
     # A line of a table has ten tokens.
     prompts = {prompts[0] for _, length, prompts in asked if length == 170}
+    assert prompts
     lines = {p.prompt: p.answer.count("\n") + 1 for p in long}
     assert {abs(lines[prompt] - 17) for prompt in prompts} <= set(sorted(abs(n - 17) for n in lines.values())[:2])
