@@ -79,7 +79,7 @@ def answers_of(contender: Contender, dtype: str) -> Answer:
     """Loads a contender; returns a function from problems and further options of generate to replies, as one batch."""
     folder, options = bundled_model(contender.model), dict(contender.options)
     if contender.compiled:
-        compile_config = CompileConfig(mode="default", fullgraph=True, dynamic=False)
+        compile_config: Any = CompileConfig(mode="default", fullgraph=True, dynamic=False)
         # transformers compiles on a CPU only when told so.
         compile_config._compile_all_devices = True
         options |= {"cache_implementation": "static", "compile_config": compile_config}
